@@ -1,0 +1,48 @@
+"""How a process ends: by signals, first politely; and together with the process that started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from typing import Final
+
+INTERRUPTED: Final = 130
+"""Exit code of a process told to leave."""
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event set by the first SIGTERM or SIGINT: finish what is in flight, then leave.
+
+    A second signal leaves at once, without cleaning up: whatever this process holds is left to its
+    leases, and all that matters was committed elsewhere. Must be called in the running loop.
+    """
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(INTERRUPTED)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    return stop
+
+
+def exit_with_parent() -> None:
+    """End this process at once when its standard input ends.
+
+    The parent holds the other end of the pipe and never writes: however it dies, the kernel closes
+    it. Unlike a watch on the parent's pid this has no race and works on every POSIX system.
+    """
+    threading.Thread(target=_exit_at_end_of_input, name="exit-with-parent", daemon=True).start()
+
+
+def _exit_at_end_of_input() -> None:
+    number = sys.stdin.fileno()
+    while os.read(number, 4096):
+        pass
+    os._exit(1)
