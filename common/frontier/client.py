@@ -1,0 +1,311 @@
+"""Connections to the Redis or Valkey server, each bound to the server run it was opened on.
+
+A TCP connection cannot outlive the server process, so the run id read when it was opened is the run
+id of whatever answers on it. Scripts are told that id and compare it with the one their shard was
+adopted under (design rule P6); no command of ours ever runs on a run it does not know.
+Not promised: Redis Cluster; that comes with the frontier's own work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from redis.asyncio import Connection, SSLConnection
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from common.frontier import scripts
+from common.frontier.scripts import RUN, Call
+from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
+
+CALL_TIMEOUT_S = 10.0
+CONNECTIONS = 4
+OLDEST_VERSION = (6, 2)
+_REFUSING = (
+    "LOADING",
+    "OOM",
+    "READONLY",
+    "MISCONF",
+    "BUSY",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisOptions:
+    """Where the data server is and how to speak with it."""
+
+    urls: tuple[str, ...]
+    cacert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class ServerInfo(NamedTuple):
+    """What the server says of itself."""
+
+    version: str
+    is_valkey: bool
+    run_id: str
+    appendonly: bool
+    appendfsync: str | None
+    eviction: str
+    used_bytes: int
+    limit_bytes: int
+    """0 = no limit."""
+    clock_s: float
+    """The server's TIME, seconds since the Unix epoch."""
+
+
+class _Link:
+    """One connection and the server run behind it."""
+
+    __slots__ = ("connection", "run_id", "strict")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.run_id = ""
+        self.strict = False
+
+
+class FrontierClient:
+    """A few connections to one server; calls are pipelines of scripts or plain commands."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        if len(options.urls) != 1:
+            raise SettingsError("--redis: give exactly one URL; Redis Cluster is not supported yet")
+        self._options = options
+        try:
+            settings: dict[str, Any] = dict(parse_url(options.urls[0]))
+        except ValueError as error:
+            raise SettingsError(
+                f"--redis: {_without_password(options.urls[0])!r} is not a Redis URL ({error}); "
+                "expected redis://[:password@]host:port/db"
+            ) from error
+        self.endpoint = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+        self._class: type[Connection] = settings.pop("connection_class", Connection)
+        self._settings = settings | self._tls(settings)
+        self._idle: list[_Link] = []
+        self._gate = asyncio.Semaphore(CONNECTIONS)
+        self._closed = False
+        self.run_id = ""
+        """Run id of the server that answered last."""
+
+    def _tls(self, settings: dict[str, Any]) -> dict[str, Any]:
+        options = self._options
+        if not issubclass(self._class, SSLConnection):
+            return {}
+        return {
+            "ssl_ca_certs": options.cacert or settings.get("ssl_ca_certs"),
+            "ssl_certfile": options.cert,
+            "ssl_keyfile": options.key,
+            "ssl_min_version": ssl.TLSVersion.TLSv1_2,
+        }
+
+    async def open(self, *, timeout_s: float = 3.0) -> None:
+        """Connect once, and check that the server can hold a frontier.
+
+        Raises:
+            FrontierUnavailable: no answer within ``timeout_s`` seconds.
+            SettingsError: wrong password, too old a server, or one that evicts keys.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                info = await self.info()
+        except TimeoutError as error:
+            raise FrontierUnavailable(
+                f"Redis at {self.endpoint} did not answer within {timeout_s:g} s; is it running?"
+            ) from error
+        if tuple(int(part) for part in info.version.split(".")[:2]) < OLDEST_VERSION:
+            raise SettingsError(
+                f"--redis: the server at {self.endpoint} is {info.version}; 6.2 is needed"
+            )
+        if info.eviction != "noeviction":
+            raise SettingsError(
+                f"--redis: the server at {self.endpoint} may evict keys (maxmemory-policy "
+                f"{info.eviction}); set it to noeviction, or URLs would be lost"
+            )
+
+    async def close(self) -> None:
+        """Close every connection; calls under way fail."""
+        self._closed = True
+        links, self._idle = self._idle, []
+        for link in links:
+            await link.connection.disconnect()
+
+    async def call(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts in one round trip; one reply each, in order.
+
+        Raises:
+            FrontierUnavailable: no answer, or the server takes no writes for now. Any of the calls
+                may have run: each is safe to repeat, but a claim's reply must then be recovered.
+            ScriptBug: a script failed.
+        """
+        async with self._link() as link:
+            loaded = scripts.load(strict=link.strict)
+            packed = [
+                (
+                    "EVALSHA",
+                    loaded[one.script].sha,
+                    len(one.keys),
+                    *one.keys,
+                    *(link.run_id if arg is RUN else arg for arg in one.args),
+                )
+                for one in calls
+            ]
+            replies = await self._exchange(link, packed)
+            for at, reply in enumerate(replies):
+                if isinstance(reply, NoScriptError):
+                    source = loaded[calls[at].script].source
+                    (replies[at],) = await self._exchange(link, [("EVAL", source, *packed[at][2:])])
+            for one, reply in zip(calls, replies, strict=True):
+                self._check(reply, f"script {one.script}")
+            return replies
+
+    async def commands(
+        self, commands: Sequence[tuple[str | bytes | int | float, ...]]
+    ) -> list[Any]:
+        """Run plain commands in one round trip.
+
+        Raises:
+            FrontierUnavailable: as for :meth:`call`.
+        """
+        async with self._link() as link:
+            replies = await self._exchange(link, commands)
+            for command, reply in zip(commands, replies, strict=True):
+                self._check(reply, str(command[0]))
+            return replies
+
+    async def current_run(self) -> str:
+        """Return the run id of the server that answers now."""
+        await self.commands([("PING",)])
+        return self.run_id
+
+    async def info(self) -> ServerInfo:
+        """Return what the server says of itself."""
+        raw, clock = await self.commands([("INFO",), ("TIME",)])
+        facts = _parse_info(raw)
+        fsync = None
+        try:
+            (pair,) = await self.commands([("CONFIG", "GET", "appendfsync")])
+            fsync = pair[1].decode() if pair else None
+        except ScriptBug:  # CONFIG is often forbidden on hosted servers: unknown, not an error
+            fsync = None
+        return ServerInfo(
+            version=facts.get("valkey_version", facts["redis_version"]),
+            is_valkey="valkey_version" in facts,
+            run_id=facts["run_id"],
+            appendonly=facts.get("aof_enabled") == "1",
+            appendfsync=fsync,
+            eviction=facts.get("maxmemory_policy", "noeviction"),
+            used_bytes=int(facts.get("used_memory", 0)),
+            limit_bytes=int(facts.get("maxmemory", 0)),
+            clock_s=int(clock[0]) + int(clock[1]) / 1e6,
+        )
+
+    def _check(self, reply: object, what: str) -> None:
+        if not isinstance(reply, RedisError):
+            return
+        text = str(reply)
+        if text.startswith(_REFUSING) or any(f"{word} " in text for word in _REFUSING):
+            raise FrontierUnavailable(
+                f"Redis at {self.endpoint} refuses writes for now: {text}"
+            ) from reply
+        raise ScriptBug(f"Redis at {self.endpoint}: {what} failed: {text}") from reply
+
+    async def _exchange(self, link: _Link, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        connection = link.connection
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            await connection.send_packed_command(connection.pack_commands(commands))
+            replies: list[Any] = []
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response(disable_decoding=True))
+                except ResponseError as error:
+                    replies.append(error)
+        return replies
+
+    @asynccontextmanager
+    async def _link(self) -> AsyncIterator[_Link]:
+        async with self._gate:
+            try:
+                link = self._idle.pop() if self._idle else await self._connect()
+                whole = False
+                try:
+                    yield link
+                    whole = True
+                except (ScriptBug, FrontierUnavailable):
+                    whole = True  # replies were read to the end: the connection is in step
+                    raise
+                finally:
+                    if whole and not self._closed:
+                        self._idle.append(link)
+                    else:
+                        await link.connection.disconnect(nowait=True)
+            except AuthenticationError as error:
+                raise SettingsError(
+                    f"--redis: {self.endpoint} refused the credentials: {error}"
+                ) from error
+            except (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError) as error:
+                raise FrontierUnavailable(
+                    f"Redis at {self.endpoint} is unreachable: {error}"
+                ) from error
+
+    async def _connect(self) -> _Link:
+        connection = self._class(
+            **self._settings,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_connect_timeout=CALL_TIMEOUT_S,
+            socket_timeout=CALL_TIMEOUT_S,
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+            lib_name=None,
+            lib_version=None,
+        )
+        link = _Link(connection)
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+            (raw,) = await self._exchange(link, [("INFO", "server")])
+            self._check(raw, "INFO")
+            facts = _parse_info(raw)
+            link.run_id = facts["run_id"]
+            link.strict = (
+                "valkey_version" in facts or int(facts["redis_version"].split(".")[0]) >= 7
+            )
+            loaded = scripts.load(strict=link.strict)
+            for reply in await self._exchange(
+                link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
+            ):
+                self._check(reply, "SCRIPT LOAD")
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        self.run_id = link.run_id
+        return link
+
+
+def _parse_info(raw: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in raw.decode().splitlines())
+    return {name: value for name, colon, value in lines if colon}
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://***@{tail}" if at else url

@@ -1,0 +1,216 @@
+"""All shards of one job, as the master and the command line see them.
+
+Scripts of the master carry its term and the job's revision and are refused where a shard has seen a
+newer one (design rule P3), so that a decision made on an older state changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from common.frontier.client import FrontierClient
+from common.frontier.items import Item
+from common.frontier.keys import TaskKeys
+from common.frontier.offers import Offers
+from common.frontier.replies import Refusal, ShardState, refusal_of
+from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
+from common.model import counters
+from common.model.errors import ScriptBug
+from common.model.ids import JobId, Task
+from common.model.job import JobSpec
+from common.web import scope, url
+
+UNLIMITED = 2**53 - 1
+"""The grant of a shard without page budget: the largest integer Lua holds exactly."""
+PIPELINE = 128
+"""Shards a round trip."""
+
+_encode_chunk = msgspec.msgpack.Encoder().encode
+_decode_chunk = msgspec.msgpack.Decoder(list[str]).decode
+
+
+class MasterFence(NamedTuple):
+    """What a master's script carries; refused when lower than what the shard has seen."""
+
+    term: int
+    """0 for the command line: then the revision alone is compared."""
+    revision: int
+
+
+class ShardStats(NamedTuple):
+    """One atomic look at a shard."""
+
+    shard: int
+    exists: bool
+    state: ShardState | None
+    run: str
+    """Server run it was adopted under."""
+    token: int
+    """The highest fencing token seen."""
+    counters: dict[str, int]
+    staged: int
+    """Seed chunks not offered yet (counted on shard 0)."""
+    grant: int
+    """Pages it may fetch in all."""
+    seen_estimate: int
+    """Distinct URLs offered, by HyperLogLog."""
+    layers: int
+    """Of its seen-set."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing queued, delayed, in flight or staged."""
+        waiting = sum(self.counters[name] for name in counters.WAITING)
+        return self.exists and waiting == 0 and self.staged == 0
+
+
+class JobFrontier:
+    """The frontier of a job."""
+
+    def __init__(self, client: FrontierClient, *, cluster: str, job: JobId, spec: JobSpec) -> None:
+        self._client = client
+        self._spec = spec
+        self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
+        self._offers = Offers(client, cluster=cluster, job=job, spec=spec)
+
+    async def create(self, *, fence: MasterFence, state: ShardState) -> list[Refusal | None]:
+        """Bring the shards of a job that has never started into being; idempotent."""
+        grant = UNLIMITED if self._spec.max_pages is None else 0
+        args: list[str | bytes | int] = [LAYOUT_VERSION, RUN, *fence, state.value, grant]
+        return await self._on_all(Call("create", [key.meta], args) for key in self._keys)
+
+    async def apply(self, state: ShardState, *, fence: MasterFence) -> list[Refusal | None]:
+        """Set the state of every shard, which also undoes a seal, and raise the fence there."""
+        args: list[str | bytes | int] = [LAYOUT_VERSION, *fence, state.value]
+        return await self._on_all(Call("apply", [key.meta], args) for key in self._keys)
+
+    async def stats(self) -> list[ShardStats]:
+        """Return one atomic look at each shard."""
+        calls = [Call("stats", [key.meta, key.staged, key.hll], []) for key in self._keys]
+        replies = await self._run(calls)
+        return [_parse_stats(shard, *reply) for shard, reply in enumerate(replies)]
+
+    async def seal(self, stats: Sequence[ShardStats], *, fence: MasterFence) -> bool:
+        """Close every shard to offers, if all are empty and as they were seen in ``stats``.
+
+        Returns:
+            True when all are sealed at once, on the same server run: the job may be finished.
+            False: some may be sealed; :meth:`apply` undoes that.
+        """
+        for look in stats:
+            keys = self._keys[look.shard]
+            seen = (look.run, look.counters["discovered"])
+            call = Call("seal", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *seen])
+            (reply,) = await self._client.call([call])
+            if reply[0] == b"MOVED" or refusal_of(reply, "seal"):
+                return False
+        again = await self.stats()
+        run = await self._client.current_run()
+        return all(
+            look.state is ShardState.SEALED
+            and look.run == before.run == run
+            and look.counters == before.counters
+            for look, before in zip(again, stats, strict=True)
+        )
+
+    async def grant(self, shard: int, amount: int, *, fence: MasterFence) -> int | Refusal:
+        """Move the page budget of a shard; return what was really changed (pages)."""
+        call = Call("grant", [self._keys[shard].meta], [LAYOUT_VERSION, *fence, amount])
+        (reply,) = await self._client.call([call])
+        return refusal_of(reply, "grant") or int(reply[1])
+
+    async def stage(self, number: int, urls: Sequence[str]) -> None:
+        """Park a chunk of canonical seed URLs; the same number again replaces it."""
+        await self._client.commands(
+            [("HSET", self._keys[0].staged, number, _encode_chunk(list(urls)))]
+        )
+
+    async def staged(self, limit: int = 1) -> list[tuple[int, list[str]]]:
+        """Return up to ``limit`` staged chunks, with their numbers."""
+        ((_, flat),) = await self._client.commands(
+            [("HSCAN", self._keys[0].staged, 0, "COUNT", limit)]
+        )
+        pairs = [(int(flat[at]), flat[at + 1]) for at in range(0, len(flat), 2)]
+        if pairs:
+            return [(number, _decode_chunk(raw)) for number, raw in sorted(pairs)[:limit]]
+        return await self._staged_by_keys(limit)
+
+    async def _staged_by_keys(self, limit: int) -> list[tuple[int, list[str]]]:
+        # HSCAN may return an empty page of a hash that is not empty.
+        (names,) = await self._client.commands([("HKEYS", self._keys[0].staged)])
+        numbers = sorted(map(int, names))[:limit]
+        if not numbers:
+            return []
+        (raws,) = await self._client.commands([("HMGET", self._keys[0].staged, *numbers)])
+        return [
+            (number, _decode_chunk(raw))
+            for number, raw in zip(numbers, raws, strict=True)
+            if raw is not None
+        ]
+
+    async def offer_seeds(self, urls: Sequence[str]) -> bool:
+        """Add the seeds' scope and offer them to their shards.
+
+        Returns:
+            False when some shard said wait (RUN, RETRY): offer the whole chunk again later.
+
+        Raises:
+            ScriptBug: a shard is missing or closed, which a job that is being seeded cannot be.
+        """
+        scope_keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls} - {None}
+        if scope_keys:
+            await self._client.commands(
+                [("SADD", self._keys[0].scope, *sorted(map(str, scope_keys)))]
+            )
+        seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
+        for shard, found in self._offers.by_shard(seeds).items():
+            match await self._offers.offer(shard, found):
+                case Refusal.RUN | Refusal.RETRY:
+                    return False
+                case Refusal() as refusal:
+                    raise ScriptBug(f"shard {shard} refused seeds: {refusal.value}")
+        return True
+
+    async def unstage(self, number: int, *, fence: MasterFence) -> Refusal | None:
+        """Delete a chunk whose URLs were all taken."""
+        keys = self._keys[0]
+        call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, number])
+        (reply,) = await self._client.call([call])
+        return refusal_of(reply, "unstage")
+
+    async def results(self, shard: int, *, after: str, count: int) -> list[tuple[str, bytes]]:
+        """Return up to ``count`` (stream id, JSON record) after an id; ``0-0`` = from the start."""
+        (entries,) = await self._client.commands(
+            [("XRANGE", self._keys[shard].results, f"({after}", "+", "COUNT", count)]
+        )
+        return [(entry.decode(), fields[1]) for entry, fields in entries]
+
+    async def _on_all(self, calls: Iterable[Call]) -> list[Refusal | None]:
+        listed = list(calls)
+        replies = await self._run(listed)
+        return [refusal_of(reply, call.script) for call, reply in zip(listed, replies, strict=True)]
+
+    async def _run(self, calls: Sequence[Call]) -> list[Any]:
+        replies: list[Any] = []
+        for start in range(0, len(calls), PIPELINE):
+            replies += await self._client.call(calls[start : start + PIPELINE])
+        return replies
+
+
+def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> ShardStats:
+    meta = {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
+    return ShardStats(
+        shard=shard,
+        exists="version" in meta,
+        state=ShardState(meta["state"]) if "state" in meta else None,
+        run=meta.get("run", ""),
+        token=int(meta.get("fence", 0)),
+        counters={name: int(meta.get(name, 0)) for name in counters.NAMES},
+        staged=staged,
+        grant=int(meta.get("grant", 0)),
+        seen_estimate=distinct,
+        layers=int(meta.get("layers", 0)),
+    )

@@ -1,0 +1,62 @@
+"""Every Redis key of crawlctl, made here and nowhere else (see docs/keyspace.md).
+
+All keys of a task share the hash tag ``{job:shard}``, so that one script may touch them on a
+Redis Cluster. The names are short because a host's queue is a key of its own.
+"""
+
+from __future__ import annotations
+
+from common.model.ids import HostKey, Task
+
+
+class TaskKeys:
+    """The keys of one shard of one job."""
+
+    __slots__ = (
+        "_prefix", "busy", "dead", "delayed", "hll", "in_flight", "meta", "pace", "pages", "ready",
+        "results", "scope", "slot", "slots", "staged",
+    )  # fmt: skip
+
+    def __init__(self, cluster: str, task: Task) -> None:
+        prefix = f"crawlctl:{cluster}:{{{task.job}:{task.shard}}}:"
+        self._prefix = prefix
+        self.meta = prefix + "meta"
+        """Hash: version, run, state, fence, term, revision, grant, claims, layers, counters."""
+        self.ready = prefix + "ready"
+        """Sorted set: host -> ms at which its next claim is allowed."""
+        self.pace = prefix + "pace"
+        """Sorted set: host -> ms before which nothing may be sent to it."""
+        self.slots = prefix + "slots"
+        """Sorted set: claim -> ms at which its request is surely over."""
+        self.slot = prefix + "slot"
+        """Hash: claim -> ``token delay host``."""
+        self.busy = prefix + "busy"
+        """Hash: host -> slots in use."""
+        self.in_flight = prefix + "flight"
+        r"""Hash: claim -> ``token\nhost\nitem``."""
+        self.delayed = prefix + "delayed"
+        r"""Sorted set: ``host\nitem`` -> ms at which it is due."""
+        self.results = prefix + "results"
+        """Stream: field ``r`` = result record (JSON)."""
+        self.dead = prefix + "dead"
+        r"""Hash: ``host\nclaim`` -> item of a dead letter."""
+        self.pages = prefix + "pages"
+        """Hash: host -> pages fetched (kept only where pages a host are limited)."""
+        self.hll = prefix + "hll"
+        """HyperLogLog of the fingerprints offered."""
+        self.staged = prefix + "staged"
+        """Hash (shard 0): chunk number -> seed URLs (msgpack)."""
+        self.scope = prefix + "scope"
+        """Set (shard 0): scope keys of the job."""
+
+    def queue(self, host: HostKey) -> str:
+        """Return the key of a host's queue (list of items)."""
+        return f"{self._prefix}q:{host}"
+
+    def filter_piece(self, layer: int, number: int, piece: int) -> str:
+        """Return the key of a piece of a Bloom filter (string)."""
+        return f"{self._prefix}b:{layer}:{number}:{piece}"
+
+    def fingerprints(self, layer: int, bucket: int) -> str:
+        """Return the key of a bucket of fingerprints (set of integers)."""
+        return f"{self._prefix}f:{layer}:{bucket}"

@@ -1,0 +1,15 @@
+-- grant: the master moves a shard's page budget; a negative amount takes back what is unused.
+-- @use _guard
+-- KEYS[1] meta hash
+-- ARGV[1] layout version  ARGV[2] term  ARGV[3] job revision  ARGV[4] amount (pages)
+-- Returns {OK, amount really changed} | STALE MISSING VERSION
+local refusal = master_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if refusal then return refusal end
+local amount = tonumber(ARGV[4])
+if amount < 0 then
+  local m = redis.call('HMGET', KEYS[1], 'grant', 'fetched', 'not_modified', 'in_flight')
+  local unused = math.max(0, tonumber(m[1]) - tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]))
+  amount = -math.min(-amount, unused)
+end
+if amount ~= 0 then redis.call('HINCRBY', KEYS[1], 'grant', amount) end
+return { 'OK', amount }

@@ -1,0 +1,27 @@
+-- retry: the owner puts claims back for later, each delayed by its own back-off.
+-- @use _guard _hosts
+-- KEYS[1] meta hash  KEYS[2] ready zset  KEYS[3] pace zset     KEYS[4] slots zset    KEYS[5] slot hash
+-- KEYS[6] busy hash  KEYS[7] in_flight   KEYS[8] delayed zset  KEYS[9..] queues of the hosts concerned
+-- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token
+-- then per claim: claim, host, queue index, ms since the response ended (-1: no request), delay ms,
+--   back-off ms, item with the next attempt number
+-- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
+local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if refusal then return refusal end
+local now, gone, moved = now_ms(), {}, 0
+for at = 4, #ARGV, 7 do
+  local claim, host = ARGV[at], ARGV[at + 1]
+  if take_in_flight(KEYS[7], claim, ARGV[3]) then
+    redis.call('ZADD', KEYS[8], now + tonumber(ARGV[at + 5]), host .. '\n' .. ARGV[at + 6])
+    moved = moved + 1
+  else
+    gone[#gone + 1] = claim
+  end
+  end_request(KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), now)
+  if redis.call('EXISTS', KEYS[8 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+end
+if moved > 0 then
+  redis.call('HINCRBY', KEYS[1], 'in_flight', -moved)
+  redis.call('HINCRBY', KEYS[1], 'delayed', moved)
+end
+return { 'OK', gone }

@@ -1,0 +1,8 @@
+-- unstage: the master deletes a seed chunk, by its number, once all its URLs were offered.
+-- @use _guard
+-- KEYS[1] meta hash  KEYS[2] staged hash
+-- ARGV[1] layout version  ARGV[2] term  ARGV[3] job revision  ARGV[4] chunk number
+-- Returns {OK, deleted} | STALE MISSING VERSION
+local refusal = master_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if refusal then return refusal end
+return { 'OK', redis.call('HDEL', KEYS[2], ARGV[4]) }

@@ -1,0 +1,109 @@
+"""Offering URLs to shards: from anyone, to any shard, idempotent.
+
+The caller repeats an offer until it is taken: RUN and RETRY pass by themselves (the shard's owner
+adopts the new run, the master unseals), CLOSED and MISSING mean the job is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import xxhash
+
+from common.frontier import items
+from common.frontier.client import FrontierClient
+from common.frontier.items import Item
+from common.frontier.keys import TaskKeys
+from common.frontier.replies import Offered, Refusal, refusal_of
+from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
+from common.frontier.seen import BLOCK_BYTES, Print, SeenLayout, capacity, fingerprint
+from common.model.ids import HostKey, JobId, Task
+from common.model.job import JobSpec
+
+MAX_BATCH = 500
+"""URLs a script call; bounds the time the server is blocked to a few milliseconds."""
+
+
+def shard_of(host: HostKey, shards: int) -> int:
+    """Return the shard of a host: stable for ever, part of the layout version."""
+    return xxhash.xxh3_64_intdigest(host.encode()) % shards
+
+
+class _Found(msgspec.Struct, frozen=True, gc=False):
+    item: Item
+    seen: Print
+
+
+class Offers:
+    """The way into the frontier of one job."""
+
+    def __init__(self, client: FrontierClient, *, cluster: str, job: JobId, spec: JobSpec) -> None:
+        self._client = client
+        self._per_host = spec.per_host
+        self._shards = spec.shards
+        keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
+        self._keys = keys
+        self._seen = [SeenLayout(key, mode=spec.seen) for key in keys]
+        self._layers = [1] * spec.shards
+
+    def by_shard(self, found: Sequence[Item]) -> dict[int, list[Item]]:
+        """Return the URLs grouped by the shard they belong to."""
+        groups: dict[int, list[Item]] = {}
+        shards: dict[HostKey, int] = {}
+        for item in found:
+            shard = shards.get(item.host)
+            if shard is None:
+                shard = shards[item.host] = shard_of(item.host, self._shards)
+            groups.setdefault(shard, []).append(item)
+        return groups
+
+    async def offer(self, shard: int, found: Sequence[Item]) -> Offered | Refusal:
+        """Offer URLs to one shard, in bounded steps.
+
+        Raises:
+            FrontierUnavailable: no answer; the offer may be repeated.
+        """
+        admitted = discovered = 0
+        for start in range(0, len(found), MAX_BATCH):
+            batch = [
+                _Found(item, fingerprint(item.url)) for item in found[start : start + MAX_BATCH]
+            ]
+            answer = await self._offer_batch(shard, batch)
+            if isinstance(answer, Refusal):
+                return answer
+            admitted += answer.admitted
+            discovered = answer.discovered
+        return Offered(admitted, discovered)
+
+    async def _offer_batch(self, shard: int, batch: list[_Found]) -> Offered | Refusal:
+        while True:
+            (reply,) = await self._client.call([self._call(shard, batch)])
+            if reply[0] == b"LAYERS":
+                self._layers[shard] = reply[1]
+                continue
+            refusal = refusal_of(reply, "offer")
+            return refusal or Offered(reply[1], reply[2])
+
+    def _call(self, shard: int, batch: list[_Found]) -> Call:
+        keys, layout, layers = self._keys[shard], self._seen[shard], self._layers[shard]
+        hosts: dict[HostKey, int] = {}
+        for one in batch:
+            hosts.setdefault(one.item.host, len(hosts) + 1)
+        names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, hosts)]
+        index: dict[str, int] = {}
+        args: list[str | bytes | int] = [
+            LAYOUT_VERSION, RUN, len(hosts), len(batch), layers, layout.filters,
+            int(layout.confirms), capacity(layers - 1), self._per_host, *hosts,
+        ]  # fmt: skip
+        base = len(names) + 1
+        for one in batch:
+            args += (hosts[one.item.host], items.encode(one.item), one.seen.fingerprint)
+            args += one.seen.halves[: layout.filters]
+            for spots, bucket in layout.places(one.seen, layers):
+                for key, first in spots:
+                    at = index.setdefault(key, base + len(index))
+                    args += (at, first, first + BLOCK_BYTES - 1)
+                if bucket is not None:
+                    args.append(index.setdefault(bucket, base + len(index)))
+        return Call("offer", names + list(index), args)

@@ -1,0 +1,287 @@
+"""One shard as its owner sees it: adopt, claim, settle, recover.
+
+Every call carries the fencing token and the server's run id; any of them may answer a refusal, and
+a refusal means that nothing was done. Calls are safe to repeat, but a claim whose reply was lost
+leaves URLs in flight that nobody works on: after any failed claim call
+:meth:`TaskFrontier.recover`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from common.frontier import items
+from common.frontier.client import FrontierClient
+from common.frontier.items import Item
+from common.frontier.keys import TaskKeys
+from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState, refusal_of
+from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
+from common.model.ids import HostKey, Task, Token
+from common.model.job import JobSpec
+from common.model.records import Outcome
+
+HOLD_MS = 5_000
+"""A claim may be sent for this long; later it must be released (design rule P9)."""
+LOOK_AHEAD = 64
+"""Hosts and delayed URLs a claim looks ahead."""
+RECOVER_BATCH = 250
+"""Claims a requeue call; keeps each call under ten milliseconds."""
+
+
+class Finished(NamedTuple):
+    """A claim to commit."""
+
+    claim: int
+    host: HostKey
+    ended_ago_ms: int
+    """Since the response ended; -1 = no request was sent."""
+    delay_ms: int
+    outcome: Outcome
+    record: bytes
+    """The result record, JSON."""
+    letter: bytes = b""
+    """For a dead letter: its item, so that it can be put back."""
+
+
+class Retry(NamedTuple):
+    """A claim to put back for later."""
+
+    claim: int
+    host: HostKey
+    ended_ago_ms: int
+    delay_ms: int
+    after_ms: int
+    item: bytes
+
+
+class Release(NamedTuple):
+    """A claim to give back unfinished."""
+
+    claim: int
+    host: HostKey
+    ended_ago_ms: int
+    delay_ms: int
+
+
+class Settled(NamedTuple):
+    """Claims were settled; ``gone`` had been settled before, or requeued."""
+
+    gone: list[int]
+
+
+class TaskFrontier:
+    """The frontier of one task, under one fencing token."""
+
+    def __init__(
+        self, client: FrontierClient, *, cluster: str, task: Task, spec: JobSpec, token: Token
+    ) -> None:
+        self._client = client
+        self._keys = TaskKeys(cluster, task)
+        self._spec = spec
+        self._token = token
+        self._lasts_ms = int(spec.timeout * 1000)
+
+    async def adopt(self, run: str, *, state: ShardState, revision: int) -> Adopted | Refusal:
+        """Begin with the shard, or go on with it after the server was restarted.
+
+        Args:
+            run: the server run, read *before* the lock was verified in etcd.
+            state: what the shard is to accept, by the job's state in etcd.
+            revision: the job's revision that state was read at.
+        """
+        quiet_ms = int(self._spec.delay * 1000)
+        args: list[str | bytes | int] = [LAYOUT_VERSION, run, self._token, revision, state.value]
+        (reply,) = await self._client.call([Call("adopt", [self._keys.meta], [*args, quiet_ms])])
+        return refusal_of(reply, "adopt") or Adopted(reply[1], bool(reply[2]))
+
+    async def recover(self, held: Collection[int], *, dead_below: int) -> int | Refusal:
+        """Requeue what is in flight here and not held: takeover and reconcile in one.
+
+        Args:
+            held: claims under this token that are being worked on.
+            dead_below: tokens below it belong to processes known to be dead.
+
+        Returns:
+            How many URLs went back to their queues.
+        """
+        requeued = 0
+        cursor: bytes | int = 0
+        while True:
+            ((cursor, flat),) = await self._client.commands(
+                [("HSCAN", self._keys.in_flight, cursor, "COUNT", RECOVER_BATCH)]
+            )
+            lost = [
+                (int(flat[at]), *_parse_entry(flat[at + 1]))
+                for at in range(0, len(flat), 2)
+                if int(flat[at]) not in held
+            ]
+            for start in range(0, len(lost), RECOVER_BATCH):
+                answer = await self._requeue(lost[start : start + RECOVER_BATCH], dead_below)
+                if isinstance(answer, Refusal):
+                    return answer
+                requeued += answer
+            if int(cursor) == 0:
+                return requeued
+
+    async def _requeue(
+        self, lost: Sequence[tuple[int, int, HostKey, bytes]], dead_below: int
+    ) -> int | Refusal:
+        queues = _Queues(self._keys)
+        args: list[str | bytes | int] = []
+        for number, owner, host, raw in lost:
+            item = raw
+            if owner != self._token:
+                known = items.decode(host, raw)
+                item = items.encode(known._replace(owners=known.owners + 1))
+            args += (number, queues.index(host), item)
+        head = [self._spec.per_host, self._lasts_ms]
+        call = Call(
+            "requeue", self._names() + queues.names, [*self._owner(), dead_below, *head, *args]
+        )
+        (reply,) = await self._client.call([call])
+        return refusal_of(reply, "requeue") or int(reply[1])
+
+    async def claim(self, want: int, hosts: Sequence[tuple[HostKey, int]]) -> Claimed | Refusal:
+        """Take up to ``want`` due URLs of the named hosts, in their order.
+
+        Args:
+            want: URLs wanted; 0 only looks ahead.
+            hosts: (host, its delay in ms), from the last answer's ``ahead``.
+
+        Raises:
+            FrontierUnavailable: no answer; call :meth:`recover` before the next claim.
+        """
+        keys, spec = self._keys, self._spec
+        queues = [keys.queue(host) for host, _ in hosts]
+        names = [*self._names(), keys.delayed, keys.pages, *queues]
+        limits = (spec.per_host, spec.max_pages_per_host or 0)
+        args: list[str | bytes | int] = [
+            *self._owner(), want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
+        ]  # fmt: skip
+        for host, delay_ms in hosts:
+            args += (host, delay_ms)
+        (reply,) = await self._client.call([Call("claim", names, args)])
+        refusal = refusal_of(reply, "claim")
+        if refusal:
+            return refusal
+        _, state, flat, ahead, delayed, wait_ms = reply
+        claims = [
+            Claim(flat[at], hosts[flat[at + 1] - 1][0], flat[at + 2], flat[at + 3].decode())
+            for at in range(0, len(flat), 4)
+        ]
+        due = [(HostKey(ahead[at].decode()), int(ahead[at + 1])) for at in range(0, len(ahead), 2)]
+        return Claimed(ShardState(state.decode()), claims, due, delayed, int(wait_ms))
+
+    async def promote(self, members: Sequence[bytes]) -> int | Refusal:
+        """Move delayed URLs that are due to their hosts' queues; return how many moved."""
+        keys, queues = self._keys, _Queues(self._keys)
+        args: list[str | bytes | int] = []
+        for member in members:
+            host = HostKey(member.partition(b"\n")[0].decode())
+            args += (member, queues.index(host))
+        names = [keys.meta, keys.ready, keys.pace, keys.busy, keys.delayed, *queues.names]
+        call = Call("promote", names, [*self._owner(), self._spec.per_host, *args])
+        (reply,) = await self._client.call([call])
+        return refusal_of(reply, "promote") or int(reply[1])
+
+    async def settle(
+        self,
+        *,
+        finished: Sequence[Finished] = (),
+        retries: Sequence[Retry] = (),
+        releases: Sequence[Release] = (),
+        filtered: int = 0,
+    ) -> Settled | Refusal:
+        """Finish, postpone and give back claims, in one round trip.
+
+        All outlinks of ``finished`` must have been offered and taken before.
+
+        Args:
+            filtered: links refused before admission since the last call.
+        """
+        calls = []
+        if finished or filtered:
+            calls.append(self._commit(finished, filtered))
+        if retries:
+            calls.append(self._retry(retries))
+        if releases:
+            calls.append(self._release(releases))
+        gone: list[int] = []
+        for call, reply in zip(calls, await self._client.call(calls), strict=True):
+            refusal = refusal_of(reply, call.script)
+            if refusal:
+                return refusal
+            gone += map(int, reply[1])
+        return Settled(gone)
+
+    async def free(self, ended: Sequence[tuple[int, int]]) -> None:
+        """Give back the slots of claims whose responses have ended, owner or not.
+
+        Args:
+            ended: (claim, ms since its response ended).
+        """
+        keys = self._keys
+        args: list[str | bytes | int] = [LAYOUT_VERSION]
+        for claim, ago_ms in ended:
+            args += (claim, ago_ms)
+        names = [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy]
+        await self._client.call([Call("free", names, args)])
+
+    def _owner(self) -> tuple[str, str, int]:
+        return LAYOUT_VERSION, RUN, self._token
+
+    def _names(self) -> list[str]:
+        keys = self._keys
+        return [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy, keys.in_flight]
+
+    def _commit(self, finished: Sequence[Finished], filtered: int) -> Call:
+        keys, queues = self._keys, _Queues(self._keys)
+        counts_pages = int(self._spec.max_pages_per_host is not None)
+        args: list[str | bytes | int] = [*self._owner(), counts_pages, filtered]
+        for one in finished:
+            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += (one.outcome.value, one.record, one.letter)
+        return Call(
+            "commit", [*self._names(), keys.results, keys.dead, keys.pages, *queues.names], args
+        )
+
+    def _retry(self, retries: Sequence[Retry]) -> Call:
+        queues = _Queues(self._keys)
+        args: list[str | bytes | int] = [*self._owner()]
+        for one in retries:
+            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += (one.after_ms, one.item)
+        return Call("retry", [*self._names(), self._keys.delayed, *queues.names], args)
+
+    def _release(self, releases: Sequence[Release]) -> Call:
+        queues = _Queues(self._keys)
+        args: list[str | bytes | int] = [*self._owner()]
+        for one in releases:
+            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+        return Call("release", [*self._names(), *queues.names], args)
+
+
+class _Queues:
+    """The distinct host queues of one call, numbered from 1 as they are met."""
+
+    def __init__(self, keys: TaskKeys) -> None:
+        self._keys = keys
+        self._numbers: dict[HostKey, int] = {}
+
+    def index(self, host: HostKey) -> int:
+        return self._numbers.setdefault(host, len(self._numbers) + 1)
+
+    @property
+    def names(self) -> list[str]:
+        return [self._keys.queue(host) for host in self._numbers]
+
+
+def _parse_entry(entry: bytes) -> tuple[int, HostKey, bytes]:
+    owner, host, item = entry.split(b"\n", 2)
+    return int(owner), HostKey(host.decode()), item
+
+
+def item_of(claim: Claim) -> Item:
+    """Return what a claim is about."""
+    return items.decode(claim.host, claim.item)

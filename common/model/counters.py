@@ -1,0 +1,31 @@
+"""The counters of a job and the equation they keep.
+
+``discovered`` is the number of distinct URLs admitted; at any moment it equals the sum of the ten
+states below, shard by shard, because one script moves each URL and its counters together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+WAITING: Final = ("queued", "delayed", "in_flight")
+FINAL: Final = (
+    "fetched", "not_modified", "redirected", "denied", "failed", "dead", "dropped",
+)  # fmt: skip
+NAMES: Final = ("discovered", *WAITING, *FINAL, "filtered")
+
+
+def total(counters: Mapping[str, int]) -> int:
+    """Return the sum over all states: what ``discovered`` must equal."""
+    return sum(counters[name] for name in (*WAITING, *FINAL))
+
+
+def is_balanced(counters: Mapping[str, int]) -> bool:
+    """Tell whether the conservation equation holds."""
+    return counters["discovered"] == total(counters)
+
+
+def add(many: list[Mapping[str, int]]) -> dict[str, int]:
+    """Return the counters summed over shards."""
+    return {name: sum(one[name] for one in many) for name in NAMES}

@@ -1,0 +1,48 @@
+"""Identities, as distinct types so that mypy keeps them apart."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NewType
+
+from common.model.errors import UsageError
+
+JobId = NewType("JobId", str)
+NodeId = NewType("NodeId", str)
+HostKey = NewType("HostKey", str)
+"""Scheme and authority of a canonical URL (``http://example.org:8080``): the unit of politeness."""
+Token = NewType("Token", int)
+"""Fencing token: the create revision of a lock's key in etcd."""
+Term = NewType("Term", int)
+"""One reign of a master: the create revision of the election key."""
+Revision = NewType("Revision", int)
+"""A revision of the etcd store."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Task(NamedTuple):
+    """One shard of one job: what a worker owns under one lock."""
+
+    job: JobId
+    shard: int
+
+    def __str__(self) -> str:
+        """Return ``job:shard``, the form used in Redis hash tags and in messages."""
+        return f"{self.job}:{self.shard}"
+
+
+def checked_name(value: str, *, field: str) -> str:
+    """Return ``value`` if it can be a job, node or cluster name.
+
+    Names become parts of etcd and Redis keys, so slashes, colons, braces and spaces are out.
+
+    Raises:
+        UsageError: the name does not fit; the message names ``field``.
+    """
+    if not _NAME.fullmatch(value):
+        raise UsageError(
+            f"{field}: {value!r} is not a valid name; use 1 to 64 letters, digits, '.', '_' "
+            "or '-', beginning with a letter or digit"
+        )
+    return value

@@ -1,0 +1,118 @@
+"""A job: its immutable spec and its state.
+
+The field names of :class:`JobSpec` are those of spec files, and with dashes of the command line.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from common.model.errors import UsageError
+
+SPEC_VERSION = 1
+"""Version of data layout, canonical form and hash a job is pinned to; scripts refuse others."""
+
+FOLLOW_TAGS = ("a", "area", "iframe", "frame", "meta-refresh")
+DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
+
+
+class JobState(StrEnum):
+    """Where a job stands; the last four are final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    DAMAGED = "damaged"
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether nothing more will be fetched."""
+        return self not in (JobState.PENDING, JobState.RUNNING, JobState.PAUSED)
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to crawl; never changes once submitted. Sizes in bytes, times in seconds."""
+
+    scope: Literal["host", "domain", "prefix", "any"] = "host"
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    max_depth: int | None = None
+    max_pages: int | None = None
+    max_pages_per_host: int | None = None
+    follow: tuple[str, ...] = FOLLOW_TAGS
+    delay: float = 1.0
+    per_host: int = 1
+    per_ip: int | None = None
+    per_domain: int | None = None
+    user_agent: str = DEFAULT_USER_AGENT
+    header: tuple[str, ...] = ()
+    cookie: tuple[str, ...] = ()
+    proxy: str | None = None
+    robots: Literal["obey", "ignore"] = "obey"
+    sitemaps: bool = True
+    shards: int = 64
+    shard_by: Literal["host", "url"] = "host"
+    timeout: float = 30.0
+    connect_timeout: float = 10.0
+    max_body: int = 16_000_000
+    accept: tuple[str, ...] = ()
+    store: Literal["none", "warc"] = "none"
+    retries: int = 3
+    priority: int = 0
+    seen: Literal["exact", "bloom"] = "exact"
+    allow_private: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range.
+
+        Raises:
+            UsageError: naming the option and what it takes.
+        """
+        self._check_range("max_depth", self.max_depth, low=0)
+        self._check_range("max_pages", self.max_pages, low=1)
+        self._check_range("max_pages_per_host", self.max_pages_per_host, low=1)
+        self._check_range("delay", self.delay, low=0, high=86_400)
+        self._check_range("per_host", self.per_host, low=1, high=1024)
+        self._check_range("per_ip", self.per_ip, low=1, high=1024)
+        self._check_range("per_domain", self.per_domain, low=1, high=1024)
+        self._check_range("shards", self.shards, low=1, high=4096)
+        self._check_range("timeout", self.timeout, low=0.1, high=3600)
+        self._check_range("connect_timeout", self.connect_timeout, low=0.1, high=3600)
+        self._check_range("max_body", self.max_body, low=1)
+        self._check_range("retries", self.retries, low=0, high=100)
+        unknown = [tag for tag in self.follow if tag not in (*FOLLOW_TAGS, "link")]
+        if unknown:
+            choices = ", ".join((*FOLLOW_TAGS, "link"))
+            raise UsageError(f"--follow: unknown tag {unknown[0]!r}; choose from {choices}")
+
+    def _check_range(
+        self, field: str, value: float | None, *, low: float, high: float | None = None
+    ) -> None:
+        if value is None or (low <= value and (high is None or value <= high)):
+            return
+        option = "--" + field.replace("_", "-")
+        bounds = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+        raise UsageError(f"{option}: {value:g} is out of range; give a number {bounds}")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored record of a job (etcd, ``jobs/<id>``). Times are RFC 3339 UTC."""
+
+    id: str
+    spec: JobSpec
+    state: JobState
+    seeds: int = 0
+    """Number of seed lines staged; -1 while the client is still staging them."""
+    keep_open: bool = False
+    created_at: str
+    started_at: str | None = None
+    finished_at: str | None = None
+    reason: str | None = None
+    """Why it failed or is damaged; one sentence."""
+    version: int = SPEC_VERSION
