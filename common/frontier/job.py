@@ -7,7 +7,7 @@ newer one (design rule P3), so that a decision made on an older state changes no
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
@@ -16,11 +16,12 @@ from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
 from common.frontier.replies import Refusal, ShardState, refusal_of
+from common.frontier.scope import ScopeSet, trusted_key
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
 from common.model import counters
 from common.model.errors import ScriptBug
 from common.model.ids import JobId, Task
-from common.model.job import JobSpec
+from common.model.job import JobSpec, JobState
 from common.web import scope, url
 
 UNLIMITED = 2**53 - 1
@@ -30,6 +31,21 @@ PIPELINE = 128
 
 _encode_chunk = msgspec.msgpack.Encoder().encode
 _decode_chunk = msgspec.msgpack.Decoder(list[str]).decode
+
+
+def shard_state(state: JobState) -> ShardState:
+    """Return what the shards of a job in ``state`` are to accept."""
+    match state:
+        case JobState.RUNNING:
+            return ShardState.OPEN
+        case JobState.PENDING | JobState.PAUSED:
+            return ShardState.PAUSED
+        case JobState.CANCELLED:
+            return ShardState.CANCELLED
+        case JobState.FINISHED | JobState.FAILED | JobState.DAMAGED:
+            return ShardState.CLOSED
+        case _:
+            assert_never(state)
 
 
 class MasterFence(NamedTuple):
@@ -74,6 +90,7 @@ class JobFrontier:
         self._client = client
         self._spec = spec
         self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
+        self._scope = ScopeSet(client, cluster=cluster, job=job)
         self._offers = Offers(client, cluster=cluster, job=job, spec=spec)
 
     async def create(self, *, fence: MasterFence, state: ShardState) -> list[Refusal | None]:
@@ -160,11 +177,10 @@ class JobFrontier:
         Raises:
             ScriptBug: a shard is missing or closed, which a job that is being seeded cannot be.
         """
-        scope_keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls} - {None}
-        if scope_keys:
-            await self._client.commands(
-                [("SADD", self._keys[0].scope, *sorted(map(str, scope_keys)))]
-            )
+        keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls}
+        await self._scope.add(key for key in keys if key is not None)
+        if self._spec.header or self._spec.cookie:
+            await self._scope.add(trusted_key(url.authority_of(one)) for one in urls)
         seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
         for shard, found in self._offers.by_shard(seeds).items():
             match await self._offers.offer(shard, found):
