@@ -1,0 +1,181 @@
+"""Settlements of one task, written in batches: outlinks are offered first, then claims settled.
+
+A page whose outlinks were not all taken is never committed (design section 3): an offer that must
+wait (sealed shard, restarted server) is repeated, and one answered "closed" means that the job is
+over and the page is dropped uncommitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from common.frontier.items import Item
+from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
+from common.frontier.replies import Offered, Refusal
+from common.model.errors import FrontierUnavailable
+from worker.job import JobContext
+from worker.page import Settlement
+
+BATCH: Final = 64
+LINGER_S: Final = 0.004
+"""How long a first settlement waits for others to share its round trip."""
+PAUSE_S: Final = (0.02, 1.0)
+"""First and longest wait before an offer or a settlement is repeated."""
+
+log = structlog.get_logger()
+
+
+class Committer:
+    """Writes the settlements of one task until it is told that no more come."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        frontier: TaskFrontier,
+        *,
+        shard: int,
+        may_write: Callable[[], bool],
+        readopt: Callable[[], Awaitable[bool]],
+        on_settled: Callable[[Sequence[Settlement]], None],
+        server_run: Callable[[], str],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            context: the job.
+            frontier: the task's own shard.
+            shard: its number.
+            may_write: asked before each write: the session is live and the task still ours.
+            readopt: called when the server was restarted; False = the task is lost.
+            on_settled: told which settlements are done, whatever became of them.
+            server_run: the run id of the server, for the seen cache.
+        """
+        self._context = context
+        self._frontier = frontier
+        self._shard = shard
+        self._may_write = may_write
+        self._readopt = readopt
+        self._on_settled = on_settled
+        self._server_run = server_run
+        self._waiting: list[Settlement] = []
+        self._arrived = asyncio.Event()
+        self._closing = False
+
+    def add(self, settlement: Settlement) -> None:
+        """Take a settlement in; bounded by the claims the task may hold."""
+        self._waiting.append(settlement)
+        self._arrived.set()
+
+    def finish(self) -> None:
+        """No more settlements will come: :meth:`run` returns when all are written."""
+        self._closing = True
+        self._arrived.set()
+
+    async def run(self) -> Refusal | None:
+        """Write until finished; return the refusal that ended it early, if any."""
+        while True:
+            await self._arrived.wait()
+            if not self._closing and len(self._waiting) < BATCH:
+                await asyncio.sleep(LINGER_S)
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            if not self._waiting and not self._closing:
+                self._arrived.clear()
+            if not batch:
+                if self._closing:
+                    return None
+                continue
+            refusal = await self._write(batch)
+            if refusal is not None:
+                return refusal
+            self._on_settled(batch)
+
+    async def _write(self, batch: Sequence[Settlement]) -> Refusal | None:
+        found = {item.url: item for settlement in batch for item in settlement.offers}
+        if found:
+            refusal = await self._offer(list(found.values()))
+            if refusal is not None:
+                return refusal
+        return await self._settle(batch)
+
+    async def _offer(self, found: Sequence[Item]) -> Refusal | None:
+        """Offer links until every shard has taken its own; None = all taken."""
+        todo = self._context.offers.by_shard(found)
+        pause = PAUSE_S[0]
+        while True:
+            run = self._server_run()
+            answers = await asyncio.gather(
+                *(self._offer_one(shard, links) for shard, links in todo.items())
+            )
+            for shard, answer in zip(list(todo), answers, strict=True):
+                match answer:
+                    case Offered(admitted=admitted):
+                        self._context.outlinks.taken(todo.pop(shard), run=run)
+                        if admitted:
+                            self._context.wake(shard)
+                    case Refusal.CLOSED | Refusal.MISSING | Refusal.STALE:
+                        return answer
+                    case Refusal.RUN if shard == self._shard and not await self._readopt():
+                        return Refusal.STALE
+            if not todo:
+                return None
+            if not self._may_write():
+                return Refusal.STALE
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_S[1])
+
+    async def _offer_one(self, shard: int, links: Sequence[Item]) -> Offered | Refusal:
+        try:
+            return await self._context.offers.offer(shard, links)
+        except FrontierUnavailable as error:
+            log.warning("offer.waiting", shard=shard, reason=str(error))
+            return Refusal.RETRY
+
+    async def _settle(self, batch: Sequence[Settlement]) -> Refusal | None:
+        pause = PAUSE_S[0]
+        while True:
+            if not self._may_write():
+                return Refusal.STALE
+            try:
+                answer = await self._settle_once(batch)
+            except FrontierUnavailable as error:
+                # Settled or not, the same call again changes nothing more: a settled claim is gone.
+                log.warning("commit.waiting", shard=self._shard, reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE_S[1])
+                continue
+            match answer:
+                case Settled(gone=gone):
+                    if gone:
+                        log.info("commit.gone", shard=self._shard, claims=len(gone))
+                    return None
+                case Refusal.RUN:
+                    if not await self._readopt():
+                        return Refusal.STALE
+                case refusal:
+                    return refusal
+
+    async def _settle_once(self, batch: Sequence[Settlement]) -> Settled | Refusal:
+        now = time.monotonic()
+        finished: list[Finished] = []
+        retries: list[Retry] = []
+        releases: list[Release] = []
+        for one in batch:
+            ago = -1 if one.ended_at is None else int((now - one.ended_at) * 1000)
+            match one.settle(ago):
+                case Finished() as done:
+                    finished.append(done)
+                case Retry() as again:
+                    retries.append(again)
+                case Release() as back:
+                    releases.append(back)
+        return await self._frontier.settle(
+            finished=finished,
+            retries=retries,
+            releases=releases,
+            filtered=sum(one.filtered for one in batch),
+        )

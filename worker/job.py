@@ -1,0 +1,58 @@
+"""What a worker process keeps once per job: the fetcher, robots rules, the parser, the way out.
+
+Shared by all tasks of the job in this process, so that connections, cookies, robots.txt and the
+cache of seen links are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from common.frontier.client import FrontierClient
+from common.frontier.offers import Offers
+from common.frontier.scope import ScopeSet
+from common.model.ids import JobId, NodeId
+from common.model.job import JobSpec
+from common.web.html import HtmlParser
+from common.web.retry import RetryPolicy
+from worker.fetch import Fetcher
+from worker.outlinks import Outlinks
+from worker.pacer import Pacer
+from worker.robots import RobotsCache
+
+
+class JobContext:
+    """One job in one worker process."""
+
+    def __init__(
+        self,
+        client: FrontierClient,
+        *,
+        cluster: str,
+        job: JobId,
+        spec: JobSpec,
+        node: NodeId,
+        connections: int,
+    ) -> None:
+        self.id = job
+        self.spec = spec
+        self.node = node
+        self.fetcher = Fetcher(spec, connections=connections)
+        self.pacer = Pacer(from_end=spec.per_host == 1)
+        self.robots = RobotsCache(self.fetcher, spec, self.pacer)
+        self.parser = HtmlParser()
+        self.follow = frozenset(spec.follow)
+        self.retry = RetryPolicy(spec.retries)
+        self.offers = Offers(client, cluster=cluster, job=job, spec=spec)
+        self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec)
+        self.wakes: dict[int, asyncio.Event] = {}
+        """By shard owned here: set when URLs were offered to it, so that it claims at once."""
+
+    def wake(self, shard: int) -> None:
+        """Tell the owner of a shard, if it is here, that there may be URLs to claim."""
+        if event := self.wakes.get(shard):
+            event.set()
+
+    async def close(self) -> None:
+        """Close connections to sites."""
+        await self.fetcher.close()

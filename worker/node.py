@@ -1,0 +1,254 @@
+"""A worker process in the cluster: session, membership, and which tasks it owns.
+
+The assignment is the master's wish; the lock is the fact. The node takes the locks of what it is
+assigned, drains what it is not assigned any more, and goes on with what it owns while there is no
+master. A lost session ends every task at once; the node then begins again with a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import time
+from typing import Final
+
+import msgspec
+import structlog
+
+from common.coord import Coord
+from common.coord.assignments import Assignment
+from common.coord.lock import Acquired, Locks
+from common.coord.members import NodeInfo
+from common.coord.mirror import Mirror
+from common.coord.session import Session
+from common.frontier import FrontierClient
+from common.model.errors import (
+    CoordUnavailable,
+    LeaseLost,
+    ServiceUnavailable,
+    UnknownOutcome,
+)
+from common.model.ids import JobId, NodeId, Task
+from common.runtime.clock import utc_now
+from worker.capacity import Capacity
+from worker.job import JobContext
+from worker.load import LoadMeter
+from worker.task import Ending, TaskRunner
+
+TICK_S: Final = 0.25
+"""How often locks held by others are tried again, and finished tasks looked at."""
+ACQUIRE_BATCH: Final = 32
+RETRY_TASK_S: Final = 1.0
+"""How long a task that was just lost is left alone."""
+
+log = structlog.get_logger()
+
+
+class WorkerNode:
+    """One session of one worker process."""
+
+    def __init__(
+        self,
+        *,
+        coord: Coord,
+        client: FrontierClient,
+        session: Session,
+        cluster: str,
+        node_id: NodeId,
+        capacity: Capacity,
+        meter: LoadMeter,
+        dead_below: int,
+    ) -> None:
+        self._coord = coord
+        self._client = client
+        self._session = session
+        self._cluster = cluster
+        self._id = node_id
+        self._capacity = capacity
+        self._meter = meter
+        self._dead_below = dead_below
+        self._contexts: dict[JobId, JobContext] = {}
+        self._runners: dict[Task, tuple[TaskRunner, asyncio.Task[Ending]]] = {}
+        self._not_before: dict[Task, float] = {}
+        self._started_at = utc_now()
+        self._state = "registered"
+
+    @property
+    def tasks(self) -> int:
+        """Tasks owned."""
+        return len(self._runners)
+
+    def info(self) -> NodeInfo:
+        """Return what the node publishes of itself."""
+        held = sum(runner.in_flight for runner, _ in self._runners.values())
+        in_use = self._capacity.in_use
+        state = self._state
+        if state == "ready" and in_use:
+            state = "busy"
+        return NodeInfo(
+            id=self._id,
+            role="worker",
+            state=state,
+            load=self._meter.figures(in_flight=in_use, backlog=held - in_use),
+            tasks=len(self._runners),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            started_at=self._started_at,
+        )
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Own what is assigned until told to stop or the session is lost.
+
+        Raises:
+            LeaseLost: the session is dead; every task was dropped.
+        """
+        await self._coord.members.join(self._session, self.info())
+        self._state = "ready"
+        key = self._coord.keys.assignment(self._id)
+        mirror = Mirror(self._coord.etcd, key)
+        await mirror.start()
+        reporting = asyncio.create_task(self._report())
+        lost = asyncio.create_task(self._session.wait_lost())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set() and self._session.is_live:
+                item = mirror.items.get(key)
+                await self._reconcile(_tasks(item.value if item else None))
+                changed = asyncio.create_task(mirror.changed(timeout_s=TICK_S))
+                await asyncio.wait([changed, lost, stopping], return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+            if not self._session.is_live:
+                raise LeaseLost(self._session.lost_reason or "the session ended")
+            await self._drain()
+            await self._coord.members.leave(self._session, self.info())
+        finally:
+            for helper in (reporting, lost, stopping):
+                helper.cancel()
+            await mirror.close()
+            await self._drop_all()
+
+    async def _report(self) -> None:
+        """Refresh the node key three times a lease, spread so that nodes do not beat in step."""
+        while True:
+            await asyncio.sleep(self._session.ttl_s / 3 * random.uniform(0.7, 1.3))  # noqa: S311
+            try:
+                await self._coord.members.update(self._session, self.info())
+            except (CoordUnavailable, UnknownOutcome) as error:
+                log.warning("node.report_failed", reason=str(error))
+            except LeaseLost:
+                return  # the session says so too; serve() acts on it
+
+    async def _reconcile(self, wished: set[Task]) -> None:
+        await self._reap()
+        for task, (runner, _) in self._runners.items():
+            if task not in wished:
+                runner.drain()
+        now = time.monotonic()
+        missing = sorted(
+            task for task in wished - self._runners.keys() if self._not_before.get(task, 0.0) <= now
+        )
+        try:
+            for start in range(0, len(missing), ACQUIRE_BATCH):
+                await self._acquire(missing[start : start + ACQUIRE_BATCH])
+        except (ServiceUnavailable, UnknownOutcome) as error:
+            log.warning("node.acquire_failed", reason=str(error))
+        except LeaseLost:
+            return  # serve() sees it
+
+    async def _acquire(self, tasks: list[Task]) -> None:
+        answers = await self._coord.locks.acquire_tasks(self._session, tasks, owner=self._id)
+        for task, answer in answers.items():
+            if not isinstance(answer, Acquired):
+                continue
+            context = await self._context(task.job)
+            if context is None:
+                await self._coord.locks.release(Locks.task_name(task), answer.token)
+                self._not_before[task] = time.monotonic() + RETRY_TASK_S
+                continue
+            runner = TaskRunner(
+                task=task,
+                token=answer.token,
+                session=self._session,
+                coord=self._coord,
+                client=self._client,
+                cluster=self._cluster,
+                context=context,
+                capacity=self._capacity,
+                dead_below=self._dead_below,
+                on_page=self._meter.count,
+            )
+            self._runners[task] = (runner, asyncio.create_task(runner.run()))
+
+    async def _context(self, job: JobId) -> JobContext | None:
+        known = self._contexts.get(job)
+        if known is not None:
+            return known
+        stored = await self._coord.jobs.get(job)
+        if stored is None:
+            return None
+        context = self._contexts[job] = JobContext(
+            self._client,
+            cluster=self._cluster,
+            job=job,
+            spec=stored.job.spec,
+            node=self._id,
+            connections=self._capacity.places,
+        )
+        return context
+
+    async def _reap(self) -> None:
+        """Let go of tasks that have ended: drained or lost, their locks are needed no more."""
+        ended = [task for task, (_, running) in self._runners.items() if running.done()]
+        for task in ended:
+            runner, running = self._runners.pop(task)
+            error = None if running.cancelled() else running.exception()
+            if error is not None:
+                log.error("task.broken", task=str(task), exc_info=error)
+            self._not_before[task] = time.monotonic() + RETRY_TASK_S
+            await self._release(runner)
+        in_use = {task.job for task in self._runners}
+        for job in [job for job in self._contexts if job not in in_use]:
+            await self._contexts.pop(job).close()
+        if not self._runners:
+            now = time.monotonic()
+            self._not_before = {task: at for task, at in self._not_before.items() if at > now}
+
+    async def _release(self, runner: TaskRunner) -> None:
+        try:
+            await self._coord.locks.release(Locks.task_name(runner.task), runner.token)
+        except (CoordUnavailable, UnknownOutcome) as error:
+            # A guarded delete is harmless late; the lease gives the lock back in any case.
+            log.warning("task.release_failed", task=str(runner.task), reason=str(error))
+
+    async def _drain(self) -> None:
+        self._state = "draining"
+        for runner, _ in self._runners.values():
+            runner.drain()
+        while self._runners and self._session.is_live:
+            await asyncio.wait(
+                [running for _, running in self._runners.values()],
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=TICK_S,
+            )
+            await self._reap()
+        self._state = "offline"
+
+    async def _drop_all(self) -> None:
+        for _, running in self._runners.values():
+            running.cancel()
+        await asyncio.gather(
+            *(running for _, running in self._runners.values()), return_exceptions=True
+        )
+        self._runners.clear()
+        for context in self._contexts.values():
+            await context.close()
+        self._contexts.clear()
+
+
+def _tasks(raw: bytes | None) -> set[Task]:
+    if raw is None:
+        return set()
+    assignment = msgspec.json.decode(raw, type=Assignment)
+    return {Task(JobId(job), shard) for job, shards in assignment.tasks.items() for shard in shards}

@@ -1,0 +1,293 @@
+"""One URL from claim to settlement: robots, pace, fetch, parse, links.
+
+:meth:`PageWorker.work` never touches the frontier; it returns what is to become of the claim, and
+the committer writes it. It may be cancelled at any moment: a claim that is not settled is found
+again by whoever owns the task next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from common.frontier import items
+from common.frontier.items import Item
+from common.frontier.owner import HOLD_MS, Finished, Release, Retry, item_of
+from common.frontier.replies import Claim
+from common.model.ids import HostKey, Token
+from common.model.records import ErrorInfo, Outcome, ResultRecord
+from common.runtime.clock import utc_now
+from common.web import url
+from common.web.html import is_html
+from common.web.retry import ErrorCode, GiveUp, RetryAfter
+from worker.fetch import Fetched
+from worker.job import JobContext
+
+MAX_OWNERS: Final = 5
+"""A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
+_SNIFF_BYTES: Final = 512
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What is to become of a claim, and what must be offered before."""
+
+    claim: int
+    ended_at: float | None
+    """Monotonic; when the last response for it ended. None = no request was sent."""
+    settle: Callable[[int], Finished | Retry | Release]
+    """Given the ms since ``ended_at`` (-1: no request), what to write."""
+    offers: list[Item]
+    filtered: int = 0
+    outcome: Outcome | None = None
+    elapsed_ms: int = 0
+
+
+class _Page(NamedTuple):
+    """A claim being worked on."""
+
+    claim: Claim
+    item: Item
+    send_before: float
+    """Monotonic time after which no request for it may start."""
+
+
+class PageWorker:
+    """Works on the claims of one task."""
+
+    def __init__(self, context: JobContext, *, token: Token, may_send: Callable[[], bool]) -> None:
+        """Prepare.
+
+        Args:
+            context: the job.
+            token: under which the task is owned.
+            may_send: asked just before each request: the session is live and the task still ours.
+        """
+        self._context = context
+        self._token = token
+        self._may_send = may_send
+
+    async def work(self, claim: Claim, *, claimed_at: float) -> Settlement:
+        """Return what is to become of a claim.
+
+        Args:
+            claim: the claim.
+            claimed_at: monotonic time at which the claim call was *sent*.
+        """
+        page = _Page(claim, item_of(claim), claimed_at + HOLD_MS / 1000)
+        item = page.item
+        if claim.rule:
+            return self._end(page, Outcome.DROPPED, rule=claim.rule)
+        if item.owners >= MAX_OWNERS:
+            message = f"{item.owners} workers ended while they worked on it"
+            return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
+        trusted = await self._context.outlinks.is_trusted(item.host)
+        robots = self._context.robots
+        known = robots.known(item.host)
+        asked = None
+        if known is None:
+            known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
+            if known is None:
+                return self._release(page, None)
+            asked = known.asked
+        if known.rules is None:
+            assert known.error is not None
+            return self._failed(page, known.error, None, ended_at=asked)
+        verdict = known.rules.verdict(item.url)
+        if not verdict.allowed:
+            return self._end(page, Outcome.DENIED, rule=verdict.rule, ended_at=asked)
+        if asked is not None and known.delay_s > 0:
+            return self._release(page, asked)
+        if not await self._take_turn(page, known.delay_s):
+            return self._release(page, asked)
+        fetched = await self._context.fetcher.fetch(
+            item.url,
+            wait_before_hop=self._hop_pace(page, known.delay_s),
+            is_bounce=lambda target: url.canonicalize(target) == item.url,
+            trusted=trusted,
+        )
+        self._context.pacer.ended(item.host, known.delay_s)
+        if fetched.abandoned:
+            return self._release(page, fetched.ended_at)
+        return await self._judge(page, fetched)
+
+    def broken(self, claim: Claim, error: Exception) -> Settlement:
+        """Return what is to become of a claim on which our own code failed."""
+        page = _Page(claim, item_of(claim), 0.0)
+        message = f"{type(error).__name__} while working on the page; see the worker's log"
+        return self._failed(page, _error(ErrorCode.INTERNAL_ERROR, message), None, ended_at=None)
+
+    async def _take_turn(self, page: _Page, delay_s: float) -> bool:
+        host = page.item.host
+        if not await self._context.pacer.start(host, delay_s, before=page.send_before):
+            return False
+        return self._may_send() and time.monotonic() <= page.send_before
+
+    def _hop_pace(self, page: _Page, delay_s: float) -> Callable[[float], Awaitable[bool]]:
+        async def wait(_ended_at: float) -> bool:
+            # The slot was taken for one request of the full timeout after send_before; a hop must
+            # start early enough to end within it.
+            pacer, host = self._context.pacer, page.item.host
+            pacer.ended(host, delay_s)
+            turn = await pacer.start(host, delay_s, before=page.send_before)
+            return turn and self._may_send()
+
+        return wait
+
+    async def _judge(self, page: _Page, fetched: Fetched) -> Settlement:
+        """Return what an answer means for the URL."""
+        status = fetched.status
+        is_retried_status = status is not None and (status >= 500 or status == 429)
+        if fetched.error is not None or is_retried_status or status is None:
+            error = fetched.error or _error(
+                ErrorCode.TOO_MANY_REQUESTS if status == 429 else ErrorCode.SERVER_ERROR,
+                f"the server answered {status}",
+            )
+            return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+        if 300 <= status < 400 and fetched.location is not None:
+            return await self._redirected(page, fetched, fetched.location)
+        return await self._fetched(page, fetched)
+
+    async def _fetched(self, page: _Page, fetched: Fetched) -> Settlement:
+        item, context = page.item, self._context
+        title = encoding = None
+        links: list[str] = []
+        ok = fetched.status is not None and 200 <= fetched.status < 300
+        if ok and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
+            parsed = context.parser.parse(
+                fetched.body,
+                url=fetched.final_url,
+                content_type=fetched.content_type,
+                follow=context.follow,
+            )
+            title, encoding, links = parsed.title, parsed.encoding, parsed.links
+        selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)
+        return self._end(
+            page,
+            Outcome.FETCHED,
+            fetched=fetched,
+            title=title,
+            encoding=encoding,
+            outlinks=len(links),
+            offers=selected.offers,
+            filtered=selected.filtered,
+        )
+
+    async def _redirected(self, page: _Page, fetched: Fetched, location: str) -> Settlement:
+        item, outlinks = page.item, self._context.outlinks
+        target = url.canonicalize(location)
+        if target is None:
+            message = "the redirect's target is not a usable http(s) URL"
+            error = _error(ErrorCode.INVALID_LOCATION, message)
+            return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+        is_seed = item.referrer is None
+        if is_seed:
+            await outlinks.widen(target)
+        selected = await outlinks.select([target], depth=item.depth, referrer=item.url)
+        return self._end(
+            page,
+            Outcome.REDIRECTED,
+            fetched=fetched,
+            location=target,
+            offers=selected.offers,
+            filtered=selected.filtered,
+        )
+
+    def _failed(
+        self, page: _Page, error: ErrorInfo, fetched: Fetched | None, *, ended_at: float | None
+    ) -> Settlement:
+        item = page.item
+        match self._context.retry.decide(
+            attempt=item.attempt,
+            error_code=error.code,
+            status=fetched.status if fetched else None,
+            jitter=random.random(),  # noqa: S311 - spreads retries, guards nothing
+        ):
+            case RetryAfter(delay_s=after_s):
+                again = items.encode(item._replace(attempt=item.attempt + 1))
+                claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
+                return Settlement(
+                    claim,
+                    ended_at,
+                    lambda ago: Retry(claim, host, ago, delay_ms, int(after_s * 1000), again),
+                    [],
+                )
+            case GiveUp(outcome=outcome):
+                return self._end(page, outcome, fetched=fetched, error=error, ended_at=ended_at)
+
+    def _release(self, page: _Page, ended_at: float | None) -> Settlement:
+        claim, host = page.claim.number, page.item.host
+        delay_ms = self._delay_ms(host)
+        return Settlement(claim, ended_at, lambda ago: Release(claim, host, ago, delay_ms), [])
+
+    def _end(
+        self,
+        page: _Page,
+        outcome: Outcome,
+        *,
+        fetched: Fetched | None = None,
+        ended_at: float | None = None,
+        offers: list[Item] | None = None,
+        filtered: int = 0,
+        **facts: object,
+    ) -> Settlement:
+        item = page.item
+        record = _encode(self._record(page, outcome, fetched, facts))
+        letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
+        claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
+        return Settlement(
+            claim,
+            fetched.ended_at if fetched else ended_at,
+            lambda ago: Finished(claim, host, ago, delay_ms, outcome, record, letter),
+            offers or [],
+            filtered,
+            outcome,
+            fetched.elapsed_ms if fetched else 0,
+        )
+
+    def _record(
+        self, page: _Page, outcome: Outcome, fetched: Fetched | None, facts: dict[str, object]
+    ) -> ResultRecord:
+        item = page.item
+        if fetched is not None:
+            facts.setdefault("error", fetched.error)
+            facts |= {
+                "status": fetched.status,
+                "elapsed_ms": fetched.elapsed_ms,
+                "ip": fetched.ip,
+                "content_type": fetched.content_type,
+                "bytes": len(fetched.body),
+                "sha256": hashlib.sha256(fetched.body).hexdigest() if fetched.body else None,
+                "truncated": fetched.truncated,
+            }
+        facts.setdefault("status", None)
+        return ResultRecord(
+            url=item.url,
+            final_url=fetched.final_url if fetched else item.url,
+            outcome=outcome,
+            depth=item.depth,
+            referrer=item.referrer,
+            fetched_at=utc_now(),
+            attempt=item.attempt,
+            worker=self._context.node,
+            token=self._token,
+            **facts,  # type: ignore[arg-type]
+        )
+
+    def _delay_ms(self, host: HostKey) -> int:
+        """Return the delay that counts from the end of a response (with one connection a host)."""
+        if self._context.spec.per_host > 1:
+            return 0
+        return int(self._context.robots.delay_s(host) * 1000)
+
+
+def _error(code: ErrorCode, message: str) -> ErrorInfo:
+    return ErrorInfo(code=code.value, message=message)

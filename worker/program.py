@@ -1,0 +1,166 @@
+"""The worker process: services, health, and one session after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from common.coord import Coord, EtcdOptions, connect
+from common.coord.burial import buried_below
+from common.coord.session import Session
+from common.frontier import FrontierClient, RedisOptions
+from common.model.errors import (
+    CoordUnavailable,
+    LeaseLost,
+    RefusedError,
+    UnknownOutcome,
+)
+from common.model.ids import NodeId
+from common.runtime.settings import Settings
+from worker.capacity import Capacity
+from worker.load import LoadMeter
+from worker.node import WorkerNode
+
+PAUSE_S: Final = (0.1, 5.0)
+"""First and longest wait before another session is tried."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Program:
+    """What outlives a session."""
+
+    coord: Coord
+    client: FrontierClient
+    cluster: str
+    node_id: NodeId
+    lease_ttl_s: float
+    capacity: Capacity
+    meter: LoadMeter = field(default_factory=LoadMeter)
+    node: WorkerNode | None = None
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Hold one session after the other until told to stop."""
+        pause, is_first = PAUSE_S[0], True
+        while not stop.is_set():
+            try:
+                await self._session(stop)
+                pause = PAUSE_S[0]
+            except (LeaseLost, CoordUnavailable, UnknownOutcome) as error:
+                log.warning("worker.session_lost", node=self.node_id, reason=str(error))
+            except RefusedError as error:
+                if is_first:
+                    raise
+                # Our own former session: its key goes with its lease.
+                log.info("worker.name_in_use", node=self.node_id, reason=str(error))
+            is_first = False
+            if not stop.is_set():
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads nodes
+                pause = min(2 * pause, PAUSE_S[1])
+
+    async def _session(self, stop: asyncio.Event) -> None:
+        session = await Session.open(self.coord.etcd, ttl_s=self.lease_ttl_s)
+        try:
+            self.node = WorkerNode(
+                coord=self.coord,
+                client=self.client,
+                session=session,
+                cluster=self.cluster,
+                node_id=self.node_id,
+                capacity=self.capacity,
+                meter=self.meter,
+                dead_below=await buried_below(self.coord.etcd, self.coord.keys),
+            )
+            log.info("worker.serving", node=self.node_id, lease=session.lease)
+            await self.node.serve(stop)
+        finally:
+            self.node = None
+            await session.close()
+
+
+async def run(
+    settings: Settings,
+    *,
+    node_id: NodeId,
+    lease_ttl_s: float,
+    concurrency: int,
+    http: str | None,
+    stop: asyncio.Event,
+) -> None:
+    """Be a worker until ``stop`` is set, then drain.
+
+    Args:
+        settings: where etcd and Redis are.
+        node_id: name in the cluster.
+        lease_ttl_s: seconds after which a silent worker's tasks are taken over.
+        concurrency: pages worked on at once.
+        http: HOST:PORT for health and metrics, or None.
+        stop: set it to drain.
+
+    Raises:
+        ServiceUnavailable: etcd or Redis did not answer at the start.
+        RefusedError: a live node has this name.
+    """
+    async with _services(settings) as (coord, client):
+        program = _Program(
+            coord=coord,
+            client=client,
+            cluster=settings.cluster,
+            node_id=node_id,
+            lease_ttl_s=lease_ttl_s,
+            capacity=Capacity(concurrency),
+        )
+        async with _health(http, program) if http else nullcontext():
+            await program.serve(stop)
+
+
+@asynccontextmanager
+async def _services(settings: Settings) -> AsyncIterator[tuple[Coord, FrontierClient]]:
+    login = settings.etcd_login or (None, None)
+    coord = await connect(
+        EtcdOptions(
+            endpoints=settings.etcd_endpoints,
+            cacert=settings.etcd_cacert,
+            cert=settings.etcd_cert,
+            key=settings.etcd_key,
+            user=login[0],
+            password=login[1],
+        ),
+        cluster=settings.cluster,
+    )
+    try:
+        client = FrontierClient(
+            RedisOptions(
+                urls=settings.redis_urls,
+                cacert=settings.redis_cacert,
+                cert=settings.redis_cert,
+                key=settings.redis_key,
+            )
+        )
+        try:
+            await client.open()
+            yield coord, client
+        finally:
+            await client.close()
+    finally:
+        await coord.close()
+
+
+@asynccontextmanager
+async def _health(address: str, program: _Program) -> AsyncIterator[None]:
+    from common.runtime import http  # noqa: PLC0415 - aiohttp's server is not needed otherwise
+
+    def health() -> http.Health:
+        node = program.node
+        facts = {"node": program.node_id, "tasks": node.tasks if node else 0}
+        return http.Health(node is not None, facts)
+
+    async with http.serve(address, health=health, registry=program.meter.registry()):
+        yield

@@ -1,0 +1,176 @@
+"""robots.txt of each host, fetched once a process and kept (RFC 9309).
+
+Fetching it is a request to the host like any other: it uses the slot of the claim that needed it,
+and the host's delay counts from its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import structlog
+
+from common.model.ids import HostKey
+from common.model.job import JobSpec
+from common.model.records import ErrorInfo
+from common.web import url
+from common.web.retry import ErrorCode
+from common.web.robots import RobotsPolicy, RobotsRules, policy_for_status
+from worker.fetch import Fetched, Fetcher
+from worker.pacer import Pacer
+
+KEEP_S = 24 * 3600.0
+"""RFC 9309, 2.4: not longer than a day."""
+ASK_AGAIN_S = 5.0
+"""How long "unavailable" stands for the other URLs of a host, before one of them asks again."""
+MAX_HOPS = 5
+"""RFC 9309, 2.3.1.2."""
+MAX_HOSTS = 50_000
+
+log = structlog.get_logger()
+
+
+class Robots(NamedTuple):
+    """What a host's robots.txt says, or why that is not known."""
+
+    rules: RobotsRules | None
+    error: ErrorInfo | None
+    delay_s: float
+    """Between requests to the host: the job's delay, or a longer Crawl-delay."""
+    asked: float | None
+    """Monotonic time at which the last request for it ended, when this call made one."""
+
+
+class _Entry(NamedTuple):
+    rules: RobotsRules | None
+    error: ErrorInfo | None
+    expires: float
+
+
+class RobotsCache:
+    """The robots rules of one job in one process."""
+
+    def __init__(self, fetcher: Fetcher, spec: JobSpec, pacer: Pacer) -> None:
+        self._fetcher = fetcher
+        self._spec = spec
+        self._pacer = pacer
+        self._entries: dict[HostKey, _Entry] = {}
+        self._asking: dict[HostKey, asyncio.Event] = {}
+        self._allow_all = RobotsRules.allow_all()
+
+    def delay_s(self, host: HostKey) -> float:
+        """Return the delay of a host, as far as it is known."""
+        entry = self._entries.get(host)
+        return self._delay_of(entry.rules if entry else None)
+
+    def _delay_of(self, rules: RobotsRules | None) -> float:
+        asked = rules.crawl_delay_s if rules else None
+        return max(self._spec.delay, asked or 0.0)
+
+    def known(self, host: HostKey) -> Robots | None:
+        """Return what is known of a host without asking."""
+        if self._spec.robots == "ignore":
+            return Robots(self._allow_all, None, self._spec.delay, None)
+        entry = self._entries.get(host)
+        if entry is None or entry.expires < time.monotonic():
+            return None
+        return Robots(entry.rules, entry.error, self._delay_of(entry.rules), None)
+
+    async def ask(
+        self, host: HostKey, *, is_allowed: Callable[[], bool], trusted: bool
+    ) -> Robots | None:
+        """Return a host's rules, fetching robots.txt unless another page of it does so just now.
+
+        Args:
+            host: whose rules.
+            is_allowed: asked just before each request; False = give up.
+            trusted: whether the job's headers and cookies may be sent there.
+
+        Returns:
+            None when no request may start any more: give the claim back.
+        """
+        while (running := self._asking.get(host)) is not None:
+            await running.wait()
+            if known := self.known(host):
+                return known
+        if known := self.known(host):
+            return known
+        done = self._asking[host] = asyncio.Event()
+        try:
+            entry = await self._fetch(host, is_allowed, trusted=trusted)
+            if entry is None:
+                return None
+            if len(self._entries) >= MAX_HOSTS:
+                self._entries.pop(next(iter(self._entries)))
+            self._entries[host] = entry
+            delay_s = self._delay_of(entry.rules)
+            self._pacer.ended(host, delay_s)
+            return Robots(entry.rules, entry.error, delay_s, time.monotonic())
+        finally:
+            del self._asking[host]
+            done.set()
+
+    async def _fetch(
+        self, host: HostKey, is_allowed: Callable[[], bool], *, trusted: bool
+    ) -> _Entry | None:
+        target, origin = host + "/robots.txt", host
+        for _ in range(MAX_HOPS + 1):
+            at = url.host_key(target)
+            turn = await self._pacer.start(
+                at, self._spec.delay, before=time.monotonic() + self._spec.timeout
+            )
+            if not turn or not is_allowed():
+                return None
+            fetched = await self._fetcher.fetch(
+                target,
+                wait_before_hop=_paced(self._pacer, at, self._spec),
+                is_bounce=lambda hop, target=target: url.canonicalize(hop) == target,  # type: ignore[misc]
+                trusted=trusted and at == origin,
+            )
+            self._pacer.ended(at, self._spec.delay)
+            if fetched.abandoned:
+                return None
+            entry = self._judge(host, fetched)
+            if entry is not None:
+                return entry
+            hop = url.canonicalize(fetched.location) if fetched.location else None
+            if hop is None:
+                break
+            target = hop
+        # More than five hops, or one that leads nowhere: as if there were no rules (RFC 9309,
+        # section 2.3.1.2).
+        return self._keep(self._allow_all)
+
+    def _judge(self, host: HostKey, fetched: Fetched) -> _Entry | None:
+        """Return what an answer means; None = follow its redirect."""
+        if fetched.error is not None and fetched.error.code != ErrorCode.TOO_LARGE:
+            return _Entry(None, fetched.error, time.monotonic() + ASK_AGAIN_S)
+        if fetched.status is None:
+            return self._keep(self._allow_all)
+        match policy_for_status(fetched.status):
+            case RobotsPolicy.PARSE:
+                rules = RobotsRules.parse(fetched.body, user_agent=self._spec.user_agent)
+                return self._keep(rules)
+            case RobotsPolicy.FOLLOW:
+                return None
+            case RobotsPolicy.ALLOW_ALL:
+                return self._keep(self._allow_all)
+            case RobotsPolicy.UNAVAILABLE:
+                log.info("robots.unavailable", host=host, status=fetched.status)
+                message = f"robots.txt answered {fetched.status}; nothing is fetched until it does"
+                error = ErrorInfo(code=ErrorCode.ROBOTS_UNAVAILABLE, message=message)
+                return _Entry(None, error, time.monotonic() + ASK_AGAIN_S)
+
+    def _keep(self, rules: RobotsRules) -> _Entry:
+        return _Entry(rules, None, time.monotonic() + KEEP_S)
+
+
+def _paced(pacer: Pacer, host: HostKey, spec: JobSpec) -> Callable[[float], Awaitable[bool]]:
+    async def wait(_ended_at: float) -> bool:
+        pacer.ended(host, spec.delay)
+        return await pacer.start(host, spec.delay, before=time.monotonic() + spec.timeout)
+
+    return wait

@@ -1,0 +1,303 @@
+"""One owned task: adopt the shard, recover what was lost, claim, work, commit, let go.
+
+The lock says who owns the task, the fencing token proves it to the frontier. A task ends in one of
+two ways: *drained* (nothing of it is in flight any more, the lock may be released) or *lost* (the
+session ended, or the frontier refused the token: every page is dropped at once, and whatever it
+would still write is refused).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from common.coord import Coord
+from common.coord.lock import Locks
+from common.coord.session import Session
+from common.frontier.client import FrontierClient
+from common.frontier.job import shard_state
+from common.frontier.owner import TaskFrontier
+from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState
+from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOutcome
+from common.model.ids import HostKey, Task, Token
+from worker.capacity import Capacity
+from worker.committer import Committer
+from worker.job import JobContext
+from worker.page import PageWorker, Settlement
+
+CLAIM_BATCH: Final = 32
+IDLE_S: Final = (0.005, 1.0)
+"""First and longest wait of a task with nothing to claim."""
+PAUSE_S: Final = (0.05, 1.0)
+"""First and longest wait before a service that did not answer is asked again."""
+FREE_S: Final = 2.0
+"""How long a lost task tries to give back the slots of its requests."""
+
+log = structlog.get_logger()
+
+
+class Ending(StrEnum):
+    """How the ownership of a task ended."""
+
+    DRAINED = "drained"
+    LOST = "lost"
+
+
+class TaskRunner:
+    """Runs one task under one token."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        token: Token,
+        session: Session,
+        coord: Coord,
+        client: FrontierClient,
+        cluster: str,
+        context: JobContext,
+        capacity: Capacity,
+        dead_below: int,
+        on_page: Callable[[Settlement], None],
+    ) -> None:
+        self.task = task
+        self.token = token
+        self._session = session
+        self._coord = coord
+        self._client = client
+        self._context = context
+        self._capacity = capacity
+        self._dead_below = dead_below
+        self._on_page = on_page
+        self._lock_name = Locks.task_name(task)
+        self._log = log.bind(job=task.job, shard=task.shard, token=token)
+        self._frontier = TaskFrontier(
+            client, cluster=cluster, task=task, spec=context.spec, token=token
+        )
+        self._pages = PageWorker(context, token=token, may_send=self._may_send)
+        self._held: dict[int, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._adopting = asyncio.Lock()
+        self._draining = False
+        self._lost = False
+        self._hosts: list[tuple[HostKey, float]] = []
+        """Hosts with queued URLs and when each is due (monotonic), soonest first."""
+
+    @property
+    def in_flight(self) -> int:
+        """Claims being worked on or written."""
+        return len(self._held)
+
+    def drain(self) -> None:
+        """Claim no more; finish what is in flight."""
+        self._draining = True
+        self._wake.set()
+
+    def _is_mine(self) -> bool:
+        return not self._lost and self._session.is_live
+
+    def _may_send(self) -> bool:
+        return self._is_mine() and not self._draining
+
+    async def run(self) -> Ending:
+        """Own the task until drained or lost. Cancelling it means lost."""
+        self._context.wakes[self.task.shard] = self._wake
+        committer = self._committer()
+        writing = asyncio.create_task(committer.run())
+        try:
+            pumping = asyncio.create_task(self._pump(committer))
+            try:
+                await asyncio.wait([pumping, writing], return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():
+                    refusal = writing.result()
+                    self._log.info("task.refused", by=str(refusal))
+                    return Ending.LOST
+                if not pumping.result():
+                    return Ending.LOST
+                committer.finish()
+                return Ending.DRAINED if await writing is None else Ending.LOST
+            finally:
+                pumping.cancel()
+        finally:
+            self._lost = True
+            writing.cancel()
+            del self._context.wakes[self.task.shard]
+            await self._abandon()
+
+    def _committer(self) -> Committer:
+        return Committer(
+            self._context,
+            self._frontier,
+            shard=self.task.shard,
+            may_write=self._is_mine,
+            readopt=self._adopt,
+            on_settled=self._settled,
+            server_run=lambda: self._client.run_id,
+        )
+
+    async def _abandon(self) -> None:
+        """Drop every page still held and free its slot: its request ends with its connection."""
+        pages = list(self._held.items())
+        if not pages:
+            return
+        for _, page in pages:
+            page.cancel()
+        await asyncio.gather(*(page for _, page in pages), return_exceptions=True)
+        self._held.clear()
+        try:
+            async with asyncio.timeout(FREE_S):
+                await self._frontier.free([(claim, 0) for claim, _ in pages])
+        except (TimeoutError, FrontierUnavailable) as error:
+            self._log.info("task.slots_kept", reason=str(error), until="their requests time out")
+
+    async def _adopt(self) -> bool:
+        """Adopt the shard under the server's present run; False = the task is not ours any more.
+
+        Numbered, since the order is the point (design rule P6).
+        """
+        async with self._adopting:
+            pause = PAUSE_S[0]
+            while self._is_mine():
+                try:
+                    run = await self._client.current_run()  # 1. the run
+                    held = await self._coord.locks.is_held(
+                        self._lock_name, self.token
+                    )  # 2. the lock
+                    if not held:
+                        return False
+                    stored = await self._coord.jobs.get(self.task.job)  # 3. the job's state
+                    if stored is None:
+                        return False
+                    answer = await self._frontier.adopt(  # 4. the shard, under that run
+                        run, state=shard_state(stored.job.state), revision=stored.revision
+                    )
+                    if isinstance(answer, Adopted):
+                        requeued = await self._frontier.recover(
+                            set(self._held), dead_below=self._dead_below
+                        )
+                        if not isinstance(requeued, Refusal):
+                            self._log.info("task.adopted", run=run[:8], requeued=requeued)
+                            return True
+                        answer = requeued
+                    if answer is not Refusal.RUN:
+                        self._log.info("task.not_adopted", by=str(answer))
+                        return False
+                except (CoordUnavailable, UnknownOutcome, FrontierUnavailable) as error:
+                    self._log.warning("task.adopt_waiting", reason=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE_S[1])
+            return False
+
+    async def _pump(self, committer: Committer) -> bool:
+        """Claim until drained; False = the task is not ours any more."""
+        if not await self._adopt():
+            return False
+        idle = IDLE_S[0]
+        while not self._draining:
+            self._wake.clear()
+            answer, named = await self._claim(committer)
+            match answer:
+                case None:  # no answer; what it may have claimed was recovered
+                    idle = min(2 * idle, IDLE_S[1])
+                    await self._sleep(idle)
+                case Refusal.RUN:
+                    if not await self._adopt():
+                        return False
+                case Refusal() as refusal:
+                    self._log.info("task.refused", by=refusal.value)
+                    return False
+                case Claimed():
+                    if answer.delayed and not await self._promote(answer.delayed):
+                        return False
+                    idle = min(2 * idle, IDLE_S[1]) if _is_fruitless(answer) else IDLE_S[0]
+                    await self._sleep(_wait_s(answer, named=named, idle_s=idle))
+        await asyncio.gather(*self._held.values())
+        return self._is_mine()
+
+    async def _claim(self, committer: Committer) -> tuple[Claimed | Refusal | None, int]:
+        """Claim for the free places, and start a page for each claim.
+
+        Returns:
+            The answer (None: there was none, and the shard was recovered), and how many hosts were
+            named in the call.
+        """
+        places = await self._capacity.reserve(CLAIM_BATCH)
+        try:
+            sent_at = time.monotonic()
+            due = [host for host, at in self._hosts if at <= sent_at][:places]
+            delays = [(host, int(self._context.robots.delay_s(host) * 1000)) for host in due]
+            if not self._is_mine():
+                return Refusal.STALE, 0
+            try:
+                answer = await self._frontier.claim(places, delays)
+            except FrontierUnavailable as error:
+                self._log.warning("claim.waiting", reason=str(error))
+                return (None if await self._adopt() else Refusal.STALE), 0
+            if isinstance(answer, Claimed):
+                now = time.monotonic()
+                self._hosts = [(host, now + ms / 1000) for host, ms in answer.ahead]
+                for claim in answer.claims:
+                    page = self._page(claim, sent_at, committer)
+                    self._held[claim.number] = asyncio.create_task(page)
+                places -= len(answer.claims)
+            return answer, len(due)
+        finally:
+            self._capacity.give_back(places)
+
+    async def _page(self, claim: Claim, sent_at: float, committer: Committer) -> None:
+        try:
+            settlement = await self._pages.work(claim, claimed_at=sent_at)
+        except Exception as error:  # noqa: BLE001 - supervisor: one page must not end the task
+            self._log.exception("page.broken", claim=claim.number)
+            settlement = self._pages.broken(claim, error)
+        finally:
+            self._capacity.give_back(1)
+        committer.add(settlement)
+
+    def _settled(self, batch: Sequence[Settlement]) -> None:
+        for settlement in batch:
+            self._held.pop(settlement.claim, None)
+            self._on_page(settlement)
+        self._wake.set()
+
+    async def _promote(self, members: Sequence[bytes]) -> bool:
+        try:
+            answer = await self._frontier.promote(members)
+        except FrontierUnavailable as error:
+            self._log.warning("promote.waiting", reason=str(error))
+            return True
+        return answer not in (Refusal.STALE, Refusal.MISSING)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+
+def _is_fruitless(answer: Claimed) -> bool:
+    return not answer.claims and not answer.delayed
+
+
+def _wait_s(answer: Claimed, *, named: int, idle_s: float) -> float:
+    """Return how long to wait before the next claim, unless something wakes the task.
+
+    Args:
+        answer: to the last claim.
+        named: hosts that claim named.
+        idle_s: the present wait of a task that finds nothing.
+    """
+    if answer.state in (ShardState.PAUSED, ShardState.SEALED, ShardState.CLOSED):
+        return idle_s
+    next_s = answer.wait_ms / 1000 if answer.wait_ms >= 0 else IDLE_S[1]
+    if not _is_fruitless(answer):
+        return min(next_s, IDLE_S[1])
+    if next_s == 0:  # due, but nothing was given: at once if it was not even asked for
+        return 0.0 if named == 0 else idle_s
+    return min(next_s, IDLE_S[1]) if answer.wait_ms > 0 else idle_s
