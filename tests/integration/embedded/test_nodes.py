@@ -1,0 +1,126 @@
+"""Master and workers as child processes: started again when they die, drained in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from common.embedded.folder import Folder
+from common.embedded.nodes import Nodes
+from common.embedded.stack import Endpoints
+from tests.integration.embedded.processes import (
+    FAKE_NODE,
+    all_dead,
+    command_line,
+    environment,
+    is_alive,
+    until,
+)
+
+ENDPOINTS = Endpoints(etcd="127.0.0.1:1", redis="redis://:geheim@127.0.0.1:2/0")
+
+
+@asynccontextmanager
+async def running_nodes(path: Path, *, workers: int = 2, mode: str = "") -> AsyncIterator[Nodes]:
+    with Folder.claim(path) as folder:
+        nodes = Nodes(
+            folder,
+            ENDPOINTS,
+            cluster="test",
+            workers=workers,
+            worker_arguments=("--mode", mode) if mode else (),
+            program=FAKE_NODE,
+        )
+        try:
+            await nodes.start()
+            yield nodes
+        finally:
+            await nodes.kill()
+
+
+def all_ready(nodes: Nodes) -> bool:
+    return all(path.exists() and "ready" in path.read_text() for path in nodes.logs.values())
+
+
+async def test_one_master_and_the_workers_are_started(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path) as nodes:
+        await until(lambda: all_ready(nodes))
+        assert set(nodes.pids) == {"master", "worker-1", "worker-2"}
+        log = nodes.logs["worker-1"].read_text()
+        assert "['start-worker', '--exit-with-parent', '--id', 'worker-1']" in log
+        assert "start-master" in nodes.logs["master"].read_text()
+        # The endpoints come by the environment: a command line can be read by everyone.
+        assert ENDPOINTS.redis in log
+        for pid in nodes.pids.values():
+            assert "geheim" not in command_line(pid)
+            assert os.getsid(pid) == pid
+
+
+async def test_settings_of_the_users_own_services_do_not_reach_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CRAWLCTL_ETCD_USER", "me:secret")
+    monkeypatch.setenv("CRAWLCTL_LOG_LEVEL", "debug")
+    async with running_nodes(tmp_path) as nodes:
+        given = environment(nodes.pids["worker-1"])
+    assert "CRAWLCTL_ETCD_USER" not in given
+    assert given["CRAWLCTL_LOG_LEVEL"] == "debug"
+
+
+async def test_draining_ends_all_in_time(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path) as nodes:
+        await until(lambda: all_ready(nodes))
+        pids = nodes.pids
+        assert await nodes.drain(timeout_s=10) == []
+        assert nodes.pids == {}
+        assert all_dead(pids.values(), within_s=0.0)
+
+
+async def test_a_worker_that_does_not_drain_is_killed_and_named(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, mode="deaf", workers=1) as nodes:
+        await until(lambda: all_ready(nodes))
+        pids = nodes.pids
+        started = time.monotonic()
+        assert await nodes.drain(timeout_s=0.3) == ["worker-1"]
+        assert time.monotonic() - started < 5
+        assert all_dead(pids.values(), within_s=0.0)
+
+
+async def test_a_killed_worker_is_replaced_under_a_new_id(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path) as nodes:
+        os.kill(nodes.pids["worker-1"], signal.SIGKILL)
+        await until(lambda: set(nodes.pids) == {"master", "worker-1.1", "worker-2"})
+
+
+async def test_a_node_that_dies_again_and_again_is_given_up_naming_its_log(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, mode="die", workers=1) as nodes, asyncio.timeout(30):
+        error = await nodes.wait_failed()
+        assert "worker-1.5 cannot be kept running" in str(error)
+        assert f"{nodes.logs['worker-1']}) ends: " in str(error)
+        assert str(error).endswith("the fake node was told to die")
+
+
+async def test_a_node_that_leaves_by_itself_stays_away(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, mode="leave", workers=1) as nodes:
+        await until(lambda: set(nodes.pids) == {"master"})
+        failed = asyncio.create_task(nodes.wait_failed())
+        done, _ = await asyncio.wait([failed], timeout=0.5)
+        assert not done
+        assert set(nodes.pids) == {"master"}
+        failed.cancel()
+
+
+async def test_nothing_is_started_again_while_draining(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path) as nodes:
+        pid = nodes.pids["worker-1"]
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_alive(pid))
+        await nodes.drain(timeout_s=5)
+        assert nodes.pids == {}
