@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -35,7 +35,7 @@ def configure(level: str, format: str) -> None:  # noqa: A002  # the setting's n
         structlog.processors.format_exc_info,
     ]
     renderer: Any = structlog.processors.JSONRenderer() if format == "json" else _render_text
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -57,6 +57,17 @@ def configure(level: str, format: str) -> None:  # noqa: A002  # the setting's n
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what standard error is at the moment: a progress line may have taken it over."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]  # read anew for each record
+        return sys.stderr
 
 
 def _render_text(_logger: object, _method: str, event: Event) -> str:

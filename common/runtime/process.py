@@ -1,4 +1,4 @@
-"""How a process ends: by signals, first politely; and together with the process that started it."""
+"""A process and its surroundings: signals, the process that started it, the machine's cores."""
 
 from __future__ import annotations
 
@@ -46,3 +46,10 @@ def _exit_at_end_of_input() -> None:
     while os.read(number, 4096):
         pass
     os._exit(1)
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -196,12 +196,16 @@ NAMES: Final = tuple(setting.name for setting in (*_SERVICES, _CLUSTER, *_SPEECH
 """Every setting, as named in TOML; options have dashes, variables are ``CRAWLCTL_<NAME>``."""
 
 
+FindUp = Callable[[str, Mapping[str, str]], upstate.UpState | None]
+
+
 def resolve(
     options: Mapping[str, object],
     environ: Mapping[str, str] | None = None,
     *,
     default_log_level: str = "info",
     with_services: bool = True,
+    find_up: FindUp = upstate.load,
 ) -> Settings:
     """Return the settings of this process.
 
@@ -210,6 +214,7 @@ def resolve(
         environ: the environment; the process's own by default.
         default_log_level: for programs that speak less than a node does.
         with_services: False for a program with servers of its own, whatever endpoints are given.
+        find_up: returns the running ``up`` of a cluster name.
 
     Raises:
         SettingsError: naming the option, variable or TOML entry and what was expected.
@@ -222,7 +227,7 @@ def resolve(
         if given is not None:
             values[setting.attribute] = setting.parse(given, environ)
     if with_services:
-        values |= _from_running_up(values, environ)
+        values |= _from_running_up(values, environ, find_up)
     return Settings(**values)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
@@ -273,7 +278,9 @@ def _read_toml(path: str) -> dict[str, object]:
     return entries
 
 
-def _from_running_up(values: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
+def _from_running_up(
+    values: Mapping[str, object], environ: Mapping[str, str], find_up: FindUp
+) -> dict[str, object]:
     """Return the endpoints of a running ``up`` where none were given.
 
     Its two servers belong together: a value that points elsewhere excludes the other one too, else
@@ -281,7 +288,7 @@ def _from_running_up(values: Mapping[str, object], environ: Mapping[str, str]) -
     """
     if "etcd_endpoints" in values and "redis_urls" in values:
         return {}
-    state = upstate.load(str(values.get("cluster", "default")), environ)
+    state = find_up(str(values.get("cluster", "default")), environ)
     if state is None:
         return {}
     own: dict[str, object] = {"etcd_endpoints": (state.etcd,), "redis_urls": (state.redis,)}

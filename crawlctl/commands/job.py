@@ -1,0 +1,198 @@
+"""``jobs`` and ``job``: look at jobs, wait for them, change their state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from common.model.job import Job
+from crawlctl.framework import Command, Group, json_option, run, settings_of
+
+if TYPE_CHECKING:
+    from common.runtime.settings import Settings
+    from crawlctl.jobview import JobLook
+
+_SHOWN_TASKS = 20
+"""Shards listed for people: the busiest; ``--json`` has them all."""
+
+
+@click.command(cls=Command, examples=["crawlctl jobs", "crawlctl jobs --json | jq '.[].id'"])
+@json_option
+@click.pass_context
+def jobs(ctx: click.Context, *, as_json: bool) -> None:
+    """List the jobs, oldest first."""
+    run(_jobs(settings_of(ctx), as_json=as_json))
+
+
+async def _jobs(settings: Settings, *, as_json: bool) -> None:
+    from crawlctl import show
+    from crawlctl.connect import services
+    from crawlctl.jobview import document, look_at
+
+    async with services(settings) as connected:
+        stored = await connected.coord.jobs.list()
+        shown = [document(await look_at(connected, one.job)) for one in stored]
+    if as_json:
+        show.print_json(shown)
+        return
+    show.print_table(
+        ("id", "state", "pages", "queued", "in flight", "errors", "pages/s", "created"),
+        [
+            (
+                one["id"],
+                one["state"],
+                one["counters"]["fetched"],
+                one["counters"]["queued"] + one["counters"]["delayed"],
+                one["counters"]["in_flight"],
+                one["counters"]["failed"] + one["counters"]["dead"],
+                one["counters"]["pages_per_second"],
+                one["created_at"],
+            )
+            for one in shown
+        ],
+    )
+
+
+@click.group(
+    cls=Group,
+    examples=["crawlctl job show spring", "crawlctl job wait spring --timeout 3600"],
+)
+def job() -> None:
+    """Look at one job, wait for it, pause, resume or cancel it."""
+
+
+@job.command(cls=Command, examples=["crawlctl job show spring", "crawlctl job show spring --json"])
+@click.argument("job_id", metavar="ID")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, *, job_id: str, as_json: bool) -> None:
+    """Show a job: its spec, its counters and who owns which part of it."""
+    run(_show(settings_of(ctx), job_id, as_json=as_json))
+
+
+async def _show(settings: Settings, job_id: str, *, as_json: bool) -> None:
+    from crawlctl.connect import services
+    from crawlctl.jobview import document, look_at, stored_job
+    from crawlctl.show import print_json
+
+    async with services(settings) as connected:
+        stored = await stored_job(connected, job_id)
+        look = await look_at(connected, stored.job)
+        shown = document(look, await connected.coord.locks.list())
+    if as_json:
+        print_json(shown)
+    else:
+        _print_job(look, shown)
+
+
+def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
+    from common.model import counters
+    from common.model.job import JobSpec
+    from crawlctl.show import print_line, print_table
+
+    reason = f" ({shown['reason']})" if shown["reason"] else ""
+    print_line(f"{shown['id']}: {shown['state']}{reason}")
+    print_table(
+        ("created", "started", "finished", "seeds", "pages/s"),
+        [
+            (
+                shown["created_at"],
+                shown["started_at"],
+                shown["finished_at"],
+                shown["spec"]["seeds"],
+                shown["counters"]["pages_per_second"],
+            )
+        ],
+    )
+    defaults = JobSpec()
+    changed = [
+        f"{name}={shown['spec'][name]}"
+        for name in JobSpec.__struct_fields__
+        if getattr(look.job.spec, name) != getattr(defaults, name)
+    ]
+    print_line()
+    print_line(f"spec: {', '.join(changed) or 'all defaults'}")
+    print_line()
+    print_table(counters.NAMES, [[shown["counters"][name] for name in counters.NAMES]])
+    busy = sorted(
+        shown["tasks"], key=lambda one: one["queued"] + one["delayed"] + one["in_flight"]
+    )[::-1]
+    owners = len({one["owner"] for one in busy} - {None})
+    print_line()
+    print_line(f"{len(busy)} shards, {owners} owners")
+    columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")
+    print_table(columns, [[one[name] for name in columns] for one in busy[:_SHOWN_TASKS]])
+    if len(busy) > _SHOWN_TASKS:
+        print_line(f"... and {len(busy) - _SHOWN_TASKS} more; --json has all")
+
+
+@job.command(cls=Command, examples=["crawlctl job wait spring", "crawlctl job wait spring -q"])
+@click.argument("job_id", metavar="ID")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="wait no longer  [default: for ever]"
+)
+@click.pass_context
+def wait(ctx: click.Context, *, job_id: str, timeout: float | None) -> int:
+    """Wait until a job ends.
+
+    Exits 0 when it finished, 1 when it failed, was cancelled, or has not ended in time.
+    """
+    return run(_wait(settings_of(ctx), job_id, timeout_s=timeout))
+
+
+async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> int:
+    from crawlctl.connect import services
+    from crawlctl.progress import progress
+    from crawlctl.show import note
+    from crawlctl.waiting import exit_code, wait_for_end
+
+    async with services(settings) as connected:
+        with progress(quiet=settings.quiet) as shown:
+            look = await wait_for_end(connected, job_id, shown, timeout_s=timeout_s)
+    if look is None:
+        note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} seconds; it goes on")
+        return 1
+    return exit_code(look)
+
+
+@job.command(cls=Command, examples=["crawlctl job pause spring"])
+@click.argument("job_id", metavar="ID")
+@click.pass_context
+def pause(ctx: click.Context, *, job_id: str) -> None:
+    """Let a job rest: what is in flight is finished, nothing new begins."""
+    from crawlctl.transitions import paused
+
+    run(_change(settings_of(ctx), job_id, paused))
+
+
+@job.command(cls=Command, examples=["crawlctl job resume spring"])
+@click.argument("job_id", metavar="ID")
+@click.pass_context
+def resume(ctx: click.Context, *, job_id: str) -> None:
+    """Let a paused job go on."""
+    from crawlctl.transitions import resumed
+
+    run(_change(settings_of(ctx), job_id, resumed))
+
+
+@job.command(cls=Command, examples=["crawlctl job cancel spring"])
+@click.argument("job_id", metavar="ID")
+@click.pass_context
+def cancel(ctx: click.Context, *, job_id: str) -> None:
+    """End a job early: what is queued is dropped, what was fetched stays."""
+    from crawlctl.transitions import cancelled
+
+    run(_change(settings_of(ctx), job_id, cancelled))
+
+
+async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job]) -> None:
+    from crawlctl.connect import services
+    from crawlctl.show import note
+    from crawlctl.transitions import change
+
+    async with services(settings) as connected:
+        now = await change(connected, job_id, decide)
+    if not settings.quiet:
+        note(f"job {job_id} is {now.state.value}")

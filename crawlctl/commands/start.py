@@ -1,0 +1,187 @@
+"""``start-master`` and ``start-worker``: a node in the foreground, until it is told to leave."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from common.model.ids import NodeId, checked_name
+from crawlctl.framework import Command, options_given, settings_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HOST_LENGTH = 40
+"""Of the host's name in a default id; the longest id allowed has 64."""
+
+
+def _node_options(function: F) -> F:
+    for option in reversed(
+        (
+            click.option(
+                "--id",
+                "node_id",
+                metavar="NAME",
+                help="the node's id  [default: made of host and process]",
+            ),
+            click.option(
+                "--lease-ttl",
+                type=click.FloatRange(2, 3600),
+                default=10.0,
+                metavar="SECONDS",
+                help="how long others wait before they take over from a node that went silent "
+                "(2 to 3600)  [default: 10]",
+            ),
+            click.option(
+                "--http",
+                metavar="HOST:PORT",
+                help="serve /health and /metrics there  [default: off]",
+            ),
+            click.option("--exit-with-parent", is_flag=True, hidden=True),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    "start-master",
+    cls=Command,
+    examples=[
+        "crawlctl start-master --etcd etcd1:2379,etcd2:2379 --redis redis://redis1:6379/0",
+        "crawlctl start-master --http 127.0.0.1:9100 --log-format json",
+    ],
+)
+@_node_options
+@click.pass_context
+def start_master(
+    ctx: click.Context, /, *, node_id: str | None, lease_ttl: float, http: str | None, **flags: bool
+) -> None:
+    """Run a master in the foreground until SIGTERM.
+
+    Start as many as you like: one is elected, the others stand by.
+    """
+    settings = settings_of(ctx, default_log_level="info")
+    name = _checked_id(node_id, role="master")
+    _check_address(http)
+
+    async def work() -> None:
+        import coordinator
+        from common.runtime.process import stop_on_signals
+
+        stop = stop_on_signals()
+        await coordinator.run(settings, node_id=name, lease_ttl_s=lease_ttl, http=http, stop=stop)
+
+    _run_node(work(), **flags)
+
+
+@click.command(
+    "start-worker",
+    cls=Command,
+    examples=[
+        "crawlctl start-worker --etcd etcd1:2379,etcd2:2379 --redis redis://redis1:6379/0",
+        "crawlctl start-worker --processes 4 --concurrency 128",
+    ],
+)
+@_node_options
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    default=64,
+    metavar="N",
+    help="most requests at once, of one process  [default: 64]",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    default=1,
+    metavar="N",
+    help="workers to run, each a process with its own id; with --http on ports counted up from "
+    "the one given  [default: 1]",
+)
+@click.pass_context
+def start_worker(
+    ctx: click.Context,
+    /,
+    *,
+    node_id: str | None,
+    lease_ttl: float,
+    http: str | None,
+    concurrency: int,
+    processes: int,
+    **flags: bool,
+) -> int:
+    """Run a worker in the foreground until SIGTERM.
+
+    On SIGTERM it finishes what is in flight, releases its locks and leaves; a second one ends it at
+    once.
+    """
+    settings = settings_of(ctx, default_log_level="info")
+    name = _checked_id(node_id, role="worker")
+    _check_address(http)
+    if processes > 1:
+        from crawlctl.worker_processes import WorkerProcesses
+
+        arguments = ["--lease-ttl", f"{lease_ttl:g}", "--concurrency", str(concurrency)]
+        workers = WorkerProcesses(
+            name, processes, http=http, arguments=[*_passed_on(ctx), *arguments]
+        )
+        return _run_node(workers.run(), **flags)
+
+    async def work() -> int:
+        import worker
+        from common.runtime.process import stop_on_signals
+
+        stop = stop_on_signals()
+        await worker.run(
+            settings,
+            node_id=name,
+            lease_ttl_s=lease_ttl,
+            concurrency=concurrency,
+            http=http,
+            stop=stop,
+        )
+        return 0
+
+    return _run_node(work(), **flags)
+
+
+T = TypeVar("T")
+
+
+def _run_node(work: Coroutine[Any, Any, T], *, exit_with_parent: bool) -> T:
+    import uvloop
+
+    if exit_with_parent:
+        from common.runtime import process
+
+        process.exit_with_parent()
+    return uvloop.run(work)
+
+
+def _checked_id(given: str | None, *, role: str) -> NodeId:
+    if given is not None:
+        return NodeId(checked_name(given, field="--id"))
+    host = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname())[:_HOST_LENGTH].lstrip("._-")
+    return NodeId(f"{host or 'node'}-{os.getpid()}-{role}")
+
+
+def _check_address(http: str | None) -> None:
+    if http is not None:
+        from common.runtime.endpoints import host_and_port
+
+        host_and_port(http, where="--http", lowest_port=0)
+
+
+def _passed_on(ctx: click.Context) -> list[str]:
+    """Return the global options as they were given, for processes that are to have the same."""
+    arguments = []
+    for name, value in options_given(ctx).items():
+        arguments.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            arguments.append(str(value))
+    return arguments

@@ -1,0 +1,64 @@
+"""``up`` and ``down``: a whole crawler on this machine, in the background."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from crawlctl.framework import Command, settings_of
+
+
+@click.command(
+    cls=Command,
+    examples=["crawlctl up --data data", "crawlctl up --data data --workers 4 --cluster lab"],
+)
+@click.option(
+    "--data",
+    required=True,
+    metavar="DIR",
+    help="folder for everything the servers store; jobs in it go on where they were",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 256), metavar="N", help="workers  [default: one a core]"
+)
+@click.pass_context
+def up(ctx: click.Context, *, data: str, workers: int | None) -> None:
+    """Start a private etcd and data server, a master and workers in the background.
+
+    Every other command then finds them, until 'crawlctl down'.
+    """
+    from common.embedded.background import UpRequest, start_background
+    from common.runtime.process import cores
+    from common.runtime.secrets import mask_url
+    from crawlctl.show import note
+
+    settings = settings_of(ctx, with_services=False, default_log_level="info")
+    request = UpRequest(
+        data=str(Path(data).absolute()),
+        workers=workers or cores(),
+        cluster=settings.cluster,
+        log_level=settings.log_level,
+        log_format=settings.log_format,
+    )
+    state = start_background(request, os.environ)
+    if not settings.quiet:
+        note(f"up with {request.workers} workers in {state.data} (process {state.pid})")
+        note(f"etcd {state.etcd}, data server {mask_url(state.redis)}")
+
+
+@click.command(cls=Command, examples=["crawlctl down", "crawlctl down --cluster lab"])
+@click.pass_context
+def down(ctx: click.Context) -> None:
+    """Stop what 'up' started; jobs go on at the next 'up' on the same folder."""
+    from common.embedded.background import stop_background
+    from common.model.errors import NotFoundError
+    from crawlctl.show import note
+
+    settings = settings_of(ctx, with_services=False)
+    state = stop_background(settings.cluster, os.environ)
+    if state is None:
+        raise NotFoundError(f"--cluster: nothing named {settings.cluster!r} is up here")
+    if not settings.quiet:
+        note(f"stopped; its data stays in {state.data}")

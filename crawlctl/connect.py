@@ -1,0 +1,93 @@
+"""Connections of one command to etcd and Redis, opened together and closed when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from common.model.ids import JobId
+
+if TYPE_CHECKING:
+    from common.coord import Coord
+    from common.frontier import FrontierClient, JobFrontier
+    from common.model.job import Job
+    from common.runtime.settings import Settings
+
+
+class Services(NamedTuple):
+    """Both services of one installation."""
+
+    coord: Coord
+    client: FrontierClient
+    cluster: str
+
+    def frontier(self, job: Job) -> JobFrontier:
+        """Return the shards of a job."""
+        from common.frontier import JobFrontier
+
+        return JobFrontier(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+
+async def open_coord(settings: Settings) -> Coord:
+    """Connect to etcd alone; the caller closes it.
+
+    Raises:
+        CoordUnavailable: no endpoint answered within seconds.
+    """
+    from common.coord import EtcdOptions, connect
+
+    login = settings.etcd_login
+    options = EtcdOptions(
+        endpoints=settings.etcd_endpoints,
+        cacert=settings.etcd_cacert,
+        cert=settings.etcd_cert,
+        key=settings.etcd_key,
+        user=login[0] if login else None,
+        password=login[1] if login else None,
+    )
+    return await connect(options, cluster=settings.cluster)
+
+
+def new_client(settings: Settings) -> FrontierClient:
+    """Return a client of Redis that is not yet connected."""
+    from common.frontier import FrontierClient, RedisOptions
+
+    return FrontierClient(
+        RedisOptions(
+            urls=settings.redis_urls,
+            cacert=settings.redis_cacert,
+            cert=settings.redis_cert,
+            key=settings.redis_key,
+        )
+    )
+
+
+@asynccontextmanager
+async def coordination(settings: Settings) -> AsyncIterator[Coord]:
+    """Connect to etcd for a while.
+
+    Raises:
+        CoordUnavailable: no endpoint answered within seconds.
+    """
+    coord = await open_coord(settings)
+    try:
+        yield coord
+    finally:
+        await coord.close()
+
+
+@asynccontextmanager
+async def services(settings: Settings) -> AsyncIterator[Services]:
+    """Connect to etcd and Redis for a while.
+
+    Raises:
+        ServiceUnavailable: one of them did not answer; the message names its endpoint.
+    """
+    async with coordination(settings) as coord:
+        client = new_client(settings)
+        try:
+            await client.open()
+            yield Services(coord, client, settings.cluster)
+        finally:
+            await client.close()

@@ -1,0 +1,234 @@
+"""The options that make a job's spec, one for each field of ``JobSpec`` that has its feature.
+
+Types and defaults come from the fields themselves; what is added here is the words, and checks of
+texts (patterns, headers) that are better refused on the command line than found by a worker.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import click
+import msgspec
+
+from common.model.errors import UsageError
+from common.model.job import FOLLOW_TAGS, JobSpec
+
+HELP: Final[dict[str, str]] = {
+    "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
+    "path, or any",
+    "allow": "follow only URLs in which this pattern is found; repeatable",
+    "deny": "never follow URLs in which this pattern is found (wins over --allow); repeatable",
+    "max_depth": "most links from a seed; 0 is the seeds only",
+    "max_pages": "fetch at most this many URLs in all",
+    "max_pages_per_host": "fetch at most this many URLs of one host",
+    "follow": f"elements whose links are followed, of {', '.join((*FOLLOW_TAGS, 'link'))}",
+    "delay": "seconds between two requests to one host, unless its robots.txt asks for more",
+    "per_host": "concurrent requests to one host; above 1 the delay counts from start to start",
+    "user_agent": "who we say we are; its first word is looked for in robots.txt",
+    "header": "request header 'NAME: VALUE'; the value may be @FILE or env:NAME; repeatable",
+    "cookie": "cookie NAME=VALUE, sent to the seeds' hosts only; the value may be @FILE or "
+    "env:NAME; repeatable",
+    "proxy": "HTTP proxy for all requests; may be @FILE or env:NAME",
+    "robots": "whether robots.txt is obeyed",
+    "shards": "parts the job is split into: no more workers than these can share it",
+    "timeout": "seconds for one request in all",
+    "connect_timeout": "seconds to connect",
+    "max_body": "largest decoded body in bytes (k, M, G allowed); larger pages fail",
+    "accept": "media type wanted, such as text/html or image/*; others fail; repeatable",
+    "retries": "tries after the first before a URL is given up as dead",
+    "priority": "order among jobs; higher goes first",
+    "seen": "how known URLs are remembered: exact, or a filter that may lose one in a million",
+    "allow_private": "allow loopback, private and link-local addresses",
+}
+NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by", "store")
+"""Fields without their feature in this version; no options, and refused in a spec."""
+
+_METAVARS: Final = {
+    "allow": "REGEX",
+    "deny": "REGEX",
+    "follow": "TAGS",
+    "delay": "SECONDS",
+    "timeout": "SECONDS",
+    "connect_timeout": "SECONDS",
+    "max_body": "BYTES",
+    "accept": "MIME",
+    "user_agent": "TEXT",
+    "header": "HEADER",
+    "cookie": "COOKIE",
+    "proxy": "URL",
+}
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(**defaults: Any) -> Callable[[F], F]:
+    """Add an option for each field in ``HELP``; the command passes its values to ``spec_from``.
+
+    Args:
+        defaults: where the command's own differ from those of the spec.
+    """
+
+    def decorate(function: F) -> F:
+        for name in reversed(HELP):
+            function = click.option(_flag(name), **_parameter(name, defaults))(function)
+        return function
+
+    return decorate
+
+
+def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
+    """Return the spec out of a command's parameters; others among them are left alone.
+
+    Raises:
+        UsageError: a value is out of range or malformed; names the option.
+    """
+    values = {name: given[name] for name in HELP if given.get(name) not in (None, ())}
+    for name, check in _CHECKS.items():
+        for text in _each(values.get(name)):
+            check(_flag(name), text)
+    return JobSpec(**{**defaults, **values})
+
+
+def refuse_unsupported(spec: JobSpec) -> None:
+    """Refuse a spec that asks for what this version cannot do.
+
+    Raises:
+        UsageError: names the field and its only value so far.
+    """
+    for field in msgspec.structs.fields(JobSpec):
+        value = getattr(spec, field.name)
+        if field.name in NOT_YET and value != field.default:
+            raise UsageError(
+                f"{field.name}: {value!r} is not supported by this version; leave it at "
+                f"{msgspec.json.encode(field.default).decode()}"
+            )
+
+
+def option_name(field: str) -> str:
+    """Return how users write a field of the spec: ``--max-depth`` for ``max_depth``."""
+    return f"--{field.replace('_', '-')}"
+
+
+_flag = option_name
+
+
+def _parameter(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``click.option`` for a field."""
+    kind = get_type_hints(JobSpec)[name]
+    field = next(one for one in msgspec.structs.fields(JobSpec) if one.name == name)
+    text = HELP[name]
+    if kind is bool:
+        return {"help": text, "is_flag": True, "default": None}
+    shown = _shown_default(name, defaults.get(name, field.default))
+    parameter: dict[str, Any] = {
+        "help": f"{text}  [default: {shown}]" if shown else text,
+        "metavar": _METAVARS.get(name),
+        "default": None,
+    }
+    if name == "follow":
+        return parameter | {"callback": _split_tags}
+    if name == "max_body":
+        return parameter | {"callback": _parse_size}
+    if get_origin(kind) is tuple:
+        return parameter | {"multiple": True}
+    return parameter | {"type": _click_type(kind)}
+
+
+def _click_type(kind: Any) -> click.ParamType[Any]:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if get_origin(kind) is types.UnionType:
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    known: dict[Any, click.ParamType[Any]] = {
+        int: click.INT,
+        float: click.FLOAT,
+        str: click.STRING,
+    }
+    return known[kind]
+
+
+def _shown_default(name: str, default: object) -> str:
+    if default is None or default == ():
+        return ""
+    if name == "max_body":
+        return "16M"
+    if isinstance(default, tuple):
+        return ",".join(default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _each(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (str(value),)
+
+
+def _split_tags(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(tag.strip().lower() for tag in value.split(",") if tag.strip())
+
+
+def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)b?", value.strip().lower())
+    if match is None:
+        raise UsageError(f"--max-body: {value!r} is not a size; write 500k, 16M or plain bytes")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _check_pattern(option: str, text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{option}: {text!r} is not a regular expression ({error})") from error
+
+
+def _check_header(option: str, text: str) -> None:
+    name, separator, value = text.partition(":")
+    if (
+        not separator
+        or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)
+        or re.search(r"[\r\n\0]", value)
+    ):
+        raise UsageError(f"{option}: expected 'NAME: VALUE', as in 'Accept-Language: de'")
+
+
+def _check_cookie(option: str, text: str) -> None:
+    name, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"[^\s;,=]+", name) or re.search(r"[\r\n\0;]", value):
+        raise UsageError(f"{option}: expected NAME=VALUE, one cookie an option")
+
+
+def _check_user_agent(option: str, text: str) -> None:
+    if not text.strip() or not text.isprintable():
+        raise UsageError(f"{option}: {text!r} cannot be sent; give a line of printable text")
+
+
+def _check_media_type(option: str, text: str) -> None:
+    if not re.fullmatch(r"[\w.+-]+/(?:[\w.+-]+|\*)|\*/\*", text):
+        raise UsageError(f"{option}: {text!r} is not a media type, as in text/html or image/*")
+
+
+def _check_proxy(option: str, text: str) -> None:
+    if not text.startswith(("@", "env:", "http://")):
+        raise UsageError(f"{option}: expected http://[USER:PASSWORD@]HOST:PORT, @FILE or env:NAME")
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
+    "allow": _check_pattern,
+    "deny": _check_pattern,
+    "header": _check_header,
+    "cookie": _check_cookie,
+    "user_agent": _check_user_agent,
+    "accept": _check_media_type,
+    "proxy": _check_proxy,
+}

@@ -1,0 +1,140 @@
+"""A job as it is shown: record, counters summed over its shards, and who owns which shard.
+
+The shape is part of the contract: fields may be added, none renamed. Secrets in a spec are hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from common.model import counters
+from common.model.errors import NotFoundError
+from common.model.ids import JobId, Task
+from common.model.job import Job, JobSpec
+from common.runtime.clock import seconds_between, utc_now
+from common.runtime.secrets import HIDDEN, mask_pair
+
+if TYPE_CHECKING:
+    from common.coord import LockInfo, StoredJob
+    from common.frontier import ShardStats
+    from crawlctl.connect import Services
+
+
+class JobLook(NamedTuple):
+    """A job and one look at its shards."""
+
+    job: Job
+    stats: Sequence[ShardStats]
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return the counters of the whole job."""
+        return counters.add([one.counters for one in self.stats])
+
+
+async def stored_job(services: Services, job_id: str) -> StoredJob:
+    """Return a job as it is in etcd.
+
+    Raises:
+        NotFoundError: there is none of this id.
+    """
+    stored = await services.coord.jobs.get(JobId(job_id))
+    if stored is None:
+        raise NotFoundError(f"there is no job {job_id!r}; 'crawlctl jobs' lists those there are")
+    return stored
+
+
+async def look_at(services: Services, job: Job) -> JobLook:
+    """Return the job with the present counters of its shards."""
+    return JobLook(job, await services.frontier(job).stats())
+
+
+def document(look: JobLook, locks: Sequence[LockInfo] | None = None) -> dict[str, Any]:
+    """Return the JSON shape of a job; with its tasks where locks are given."""
+    job = look.job
+    shown: dict[str, Any] = {
+        "id": job.id,
+        "state": job.state.value,
+        "reason": job.reason,
+        "spec": shown_spec(job.spec, seeds=job.seeds),
+        "keep_open": job.keep_open,
+        "created_at": job.created_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "counters": _counters(look),
+    }
+    if locks is not None:
+        shown["tasks"] = tasks(look, locks)
+    return shown
+
+
+def tasks(look: JobLook, locks: Sequence[LockInfo]) -> list[dict[str, Any]]:
+    """Return one entry a shard: who owns it, and what waits there."""
+    from common.coord import Locks
+
+    by_name = {lock.name: lock for lock in locks}
+    rows = []
+    for one in look.stats:
+        lock = by_name.get(Locks.task_name(Task(JobId(look.job.id), one.shard)))
+        rows.append(
+            {
+                "shard": one.shard,
+                "owner": lock.owner if lock else None,
+                "token": lock.token if lock else None,
+                "queued": one.counters["queued"],
+                "delayed": one.counters["delayed"],
+                "in_flight": one.counters["in_flight"],
+            }
+        )
+    return rows
+
+
+def shown_spec(spec: JobSpec, *, seeds: int) -> dict[str, Any]:
+    """Return the spec as shown: with the number of seeds (null while they are staged)."""
+    shown: dict[str, Any] = msgspec.to_builtins(spec)
+    shown["header"] = [mask_pair(text, ":") for text in spec.header]
+    shown["cookie"] = [mask_pair(text, "=") for text in spec.cookie]
+    shown["proxy"] = HIDDEN if spec.proxy else None
+    shown["seeds"] = seeds if seeds >= 0 else None
+    return shown
+
+
+def differing_field(one: JobSpec, other: JobSpec) -> tuple[str, str, str] | None:
+    """Return the first field in which two specs differ, with both values as they may be shown."""
+    first, second = shown_spec(one, seeds=0), shown_spec(other, seeds=0)
+    for name in JobSpec.__struct_fields__:
+        if getattr(one, name) != getattr(other, name):
+            return name, _as_json(first[name]), _as_json(second[name])
+    return None
+
+
+def pages_per_second(job: Job, counted: Mapping[str, int]) -> float:
+    """Return pages fetched a second since the job started, pauses included."""
+    if job.started_at is None:
+        return 0.0
+    seconds = seconds_between(job.started_at, job.finished_at or utc_now())
+    return round(counted["fetched"] / seconds, 3) if seconds > 0 else 0.0
+
+
+def _counters(look: JobLook) -> dict[str, float]:
+    """Return the counters with the estimates beside them.
+
+    The filter's errors are estimated from its audit: a HyperLogLog counts what was offered, the
+    counters what was admitted. Its own error hides small numbers, and ``exact`` has none at all.
+    """
+    counted = look.counters
+    seen = sum(one.seen_estimate for one in look.stats)
+    missed = max(0, seen - counted["discovered"]) if look.job.spec.seen == "bloom" else 0
+    return {
+        **counted,
+        "seen_estimate": seen,
+        "false_positive_estimate": missed,
+        "pages_per_second": pages_per_second(look.job, counted),
+    }
+
+
+def _as_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,81 @@
+"""What commands write: JSON documents and tables on standard output, notes on standard error.
+
+Whatever may have come from the web is shown without control characters.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from common.runtime.printable import printable
+
+_C1: Final = re.compile("[\x7f-\x9f]")
+"""Control characters that JSON lets stand as they are but some terminals obey."""
+
+
+def json_text(document: object) -> str:
+    """Return the document as JSON in one line."""
+    text = msgspec.json.encode(document).decode()
+    return _C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def print_json(document: object) -> None:
+    """Write one JSON document, a line of its own."""
+    sys.stdout.write(json_text(document) + "\n")
+    sys.stdout.flush()
+
+
+def print_line(text: str = "") -> None:
+    """Write a line of a human answer."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def note(text: str) -> None:
+    """Write a line beside the answer, on standard error."""
+    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.flush()
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write rows in aligned columns; numbers to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [
+        max(len(header), *(len(row[column]) for row in cells), 0)
+        for column, header in enumerate(headers)
+    ]
+    right = [
+        bool(rows) and all(isinstance(row[column], int | float | None) for row in rows)
+        for column in range(len(headers))
+    ]
+    for line in ([header.upper() for header in headers], *cells):
+        parts = [
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(line, widths, right, strict=True)
+        ]
+        sys.stdout.write("  ".join(parts).rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people read it: ``7s``, ``3m05s``, ``2h10m``, ``4d3h``."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return printable(str(value))
