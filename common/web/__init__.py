@@ -1,1 +1,1 @@
-"""Rules of the web: canonical URLs, pages, scope, robots.txt, retries. Pure: no I/O, clock, chance."""
+"""Rules of the web: URLs, pages, scope, robots.txt, retries. Pure: no I/O, clock or chance."""

@@ -1,16 +1,17 @@
 """Canonical URLs: the identity of a page everywhere in crawlctl.
 
-The form is what the WHATWG URL Standard serialises (parsed by ada), for http and https only, and then
+The form is what the WHATWG URL Standard serialises (parsed by ada), for http and https only, and
+then
 
 * without fragment and without user name and password,
 * with percent-triples in upper case and those of unreserved characters decoded (RFC 3986, 6.2.2),
-  unless the URL also holds a ``%`` that begins no triple: decoding beside one could make a new triple.
+  unless the URL also holds a ``%`` that begins no triple: decoding beside one could make another.
 
-Nothing else is folded: an empty query, a trailing slash, the order of parameters, doubled slashes and a
-trailing dot of the host all keep two URLs apart, since servers may tell them apart.
+Nothing else is folded: an empty query, a trailing slash, the order of parameters, doubled slashes
+and a trailing dot of the host all keep two URLs apart, since servers may tell them apart.
 
-``canonicalize`` is idempotent and never raises. The accessors below it expect a canonical URL and do
-not check.
+``canonicalize`` is idempotent and never raises. The accessors below it expect a canonical URL and
+do not check.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from common.model.errors import UsageError
 from common.model.ids import HostKey
 
 MAX_URL_BYTES: Final = 8192
-"""Longest canonical URL kept (it is ASCII): what common servers accept as a request line at most."""
+"""Longest canonical URL kept (it is ASCII); common servers take no longer request line."""
 
 _CRAWLABLE: Final = ("http://", "https://")
 _BARE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -47,8 +48,8 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?![0-9]+(?:[/?#]|$))")
 def canonicalize(raw: str, base: str | None = None) -> str | None:
     """Return the canonical form of ``raw``, resolved against ``base``, or None.
 
-    None means: not a valid URL, neither http nor https, or longer than ``MAX_URL_BYTES``. Any string
-    may be given: lone surrogates are read as U+FFFD, as browsers do.
+    None means: not a valid URL, neither http nor https, or longer than ``MAX_URL_BYTES``. Any
+    string may be given: lone surrogates are read as U+FFFD, as browsers do.
     """
     try:
         parsed = can_ada.parse(raw) if base is None else can_ada.parse(base) + raw
@@ -84,9 +85,9 @@ class Base:
 
 
 def document_base(page_url: str, base_href: str) -> str:
-    """Return the URL that references on a page are resolved against, given its first base element.
+    """Return what references on a page are resolved against, given its first base element.
 
-    An invalid one, and one with a scheme that cannot be a base (data, javascript), counts for nothing.
+    An invalid one counts for nothing, as does one that cannot be a base (data, javascript).
     """
     try:
         href: str = (can_ada.parse(page_url) + _scalar_values(base_href)).href
@@ -120,7 +121,7 @@ def parse_seed(text: str) -> str:
     scheme = _SCHEME.match(seed)
     if scheme is not None and scheme[1].lower() not in ("http", "https"):
         raise UsageError(
-            f"seed {_shown(text)}: scheme {scheme[1]!r} cannot be crawled; give an http or https URL"
+            f"seed {_shown(text)}: scheme {scheme[1]!r} cannot be crawled; give http or https"
         )
     if scheme is None:
         seed = "http:" + seed if seed.startswith("//") else "http://" + seed

@@ -1,0 +1,272 @@
+"""What a crawler needs of a page: title, links, encoding.
+
+Links come out canonical, distinct, in document order, resolved against the page's own base, http
+and https only. Each href is looked at once a page as a raw string, and once a site as a URL: a
+:class:`LinkResolver` remembers what a reference means in its directory, so that the navigation
+which repeats on every page costs one dict look-up a link.
+
+Scripts do not run: noscript is markup, templates are inert. Nothing raises on any input.
+An :class:`HtmlParser` belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
+
+from common.web import charset, soup
+from common.web.url import Base, canonicalize, document_base, host_key
+
+MAX_TITLE_CHARS: Final = 500
+_MAX_RAW_TITLE_CHARS: Final = 20_000
+_MAX_REMEMBERED_CHARS: Final = 512
+_MEMO_ENTRIES: Final = 65_536
+_OWN: Final = ""
+"""Stands in a look-up for a reference whose meaning is the page's own (``?x``): never a URL."""
+
+_SELECTORS: Final = {
+    "a": "a[href]",
+    "area": "area[href]",
+    "link": "link[href]",
+    "iframe": "iframe[src]",
+    "frame": "frame[src]",
+    "meta-refresh": "meta[http-equiv][content]",
+}
+_HREF_TAGS: Final = frozenset(("a", "area", "link"))
+_NOT_ASCII_COMPATIBLE: Final = frozenset(("utf-16le", "utf-16be", "iso-2022-jp"))
+_CONTROLS_AND_SPACE: Final = "".join(map(chr, range(0x21)))
+_CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)))
+_REFRESH: Final = re.compile(
+    r"""[\t\n\f\r ]*(?:[0-9]|(?=\.))[0-9.]*(?:[\t\n\f\r ]*[;,]|[\t\n\f\r ])[\t\n\f\r ]*
+    (?:url[\t\n\f\r ]*=[\t\n\f\r ]*)?(?:"([^"]*)|'([^']*)|([^"'].*))""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What was found on a page."""
+
+    title: str | None
+    """White space collapsed, no control characters, at most ``MAX_TITLE_CHARS``."""
+    links: list[str]
+    """Canonical URLs, distinct, in document order."""
+    found: int
+    """Distinct references before those that cannot be crawled were left out."""
+    encoding: str
+    """WHATWG name."""
+
+
+class HtmlParser:
+    """Parses pages; remembers what references mean between them."""
+
+    def __init__(self, *, memo_entries: int = _MEMO_ENTRIES) -> None:
+        self._resolver = LinkResolver(max_entries=memo_entries)
+        self._queries: dict[frozenset[str], str] = {}
+
+    def parse(
+        self, body: bytes, *, url: str, content_type: str | None, follow: frozenset[str]
+    ) -> Page:
+        """Return what is found on a page.
+
+        Args:
+            body: The content as received, content coding undone.
+            url: Canonical URL of the page.
+            content_type: The header field, for its charset.
+            follow: Which elements count as links: ``a``, ``area``, ``link``, ``iframe``, ``frame``,
+                ``meta-refresh``.
+        """
+        encoding = charset.sniff(body, content_type)
+        text = _as_utf8(body, encoding)
+        if soup.is_abusive(text):
+            text = soup.flattened(text)
+        tree = LexborHTMLParser(text, options=LexborDocumentOptions.WO_EVENTS)
+        references, base = _references(tree, query=self._query(follow), url=url)
+        if encoding is not charset.UTF_8:
+            references = {_with_query_in(raw, encoding): None for raw in references}
+        return Page(
+            title=_title(tree),
+            links=self._resolver.resolve(references, base=base),
+            found=len(references),
+            encoding=encoding.name,
+        )
+
+    def _query(self, follow: frozenset[str]) -> str:
+        query = self._queries.get(follow)
+        if query is None:
+            chosen = (selector for tag, selector in _SELECTORS.items() if tag in follow)
+            query = self._queries[follow] = ",".join(("base[href]", *chosen))
+        return query
+
+
+class LinkResolver:
+    """Canonical forms of references, remembered by the directory they were found in.
+
+    When ``max_entries`` are held nothing is added, and the next page starts afresh: refilling costs
+    less than keeping an order of use.
+    """
+
+    def __init__(self, *, max_entries: int = _MEMO_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._tables: dict[str, _Table] = {}
+        self._origins: dict[str, dict[str, str | None]] = {}
+        self._everywhere: dict[str, str | None] = {}
+        self._entries = 0
+
+    def resolve(self, references: Iterable[str], *, base: str) -> list[str]:
+        """Return the distinct canonical URLs of ``references``, in order.
+
+        Args:
+            references: Raw hrefs, distinct.
+            base: What they are relative to; absolute.
+        """
+        if not base.startswith(("http://", "https://")):
+            urls = dict.fromkeys(canonicalize(raw, base) for raw in references)
+        else:
+            if self._entries >= self._max_entries:
+                self._forget()
+            table = self._directory(base)
+            urls = dict.fromkeys(map(table.__getitem__, references))
+            if _OWN in urls:
+                urls = dict.fromkeys(
+                    canonicalize(raw, base) if (url := table[raw]) == _OWN else url
+                    for raw in references
+                )
+        urls.pop(None, None)
+        return list(urls)  # type: ignore[arg-type]  # None was taken out
+
+    def _forget(self) -> None:
+        self._tables, self._origins, self._everywhere, self._entries = {}, {}, {}, 0
+
+    def _directory(self, base: str) -> _Table:
+        path, _, _ = base.partition("?")
+        directory = path[: path.rfind("/") + 1]
+        table = self._tables.get(directory)
+        if table is None:
+            origin = self._origins.setdefault(host_key(directory), {})
+            table = _Table(self, directory, origin=origin, everywhere=self._everywhere)
+            self._tables[directory] = table
+        return table
+
+    def remember(self, known: dict[str, str | None], raw: str, url: str | None) -> None:
+        """Add one entry to a table while there is room; very long references are not kept."""
+        if self._entries < self._max_entries and len(raw) <= _MAX_REMEMBERED_CHARS:
+            self._entries += 1
+            known[raw] = url
+
+
+class _Table(dict[str, str | None]):
+    """What references mean in one directory, filled as they are asked for.
+
+    A reference that begins with a slash means the same all over its origin, and one with scheme and
+    host the same everywhere: these are looked up there before they are parsed.
+    """
+
+    __slots__ = ("_base", "_everywhere", "_origin", "_resolver")
+
+    def __init__(
+        self,
+        resolver: LinkResolver,
+        directory: str,
+        *,
+        origin: dict[str, str | None],
+        everywhere: dict[str, str | None],
+    ) -> None:
+        super().__init__()
+        self._resolver = resolver
+        self._base = Base(directory)
+        self._origin = origin
+        self._everywhere = everywhere
+
+    def __missing__(self, raw: str) -> str | None:
+        """Return what ``raw`` means, ``_OWN`` if that depends on more than the directory."""
+        wider: dict[str, str | None] | None = None
+        if raw.startswith(("http://", "https://")):
+            wider = self._everywhere
+        elif raw.startswith("/"):
+            wider = self._origin
+        elif raw.strip(_CONTROLS_AND_SPACE)[:1] in ("", "?", "#"):
+            return _OWN
+        if wider is not None and raw in wider:
+            url = wider[raw]
+        else:
+            url = self._base.resolve(raw)
+            if wider is not None:
+                self._resolver.remember(wider, raw, url)
+        self._resolver.remember(self, raw, url)
+        return url
+
+
+def is_html(content_type: str | None, body_start: bytes) -> bool:
+    """Tell whether a response holds a page; without a content type, whether it looks like one."""
+    essence = (content_type or "").partition(";")[0].strip().lower()
+    if "/" in essence:
+        return essence in ("text/html", "application/xhtml+xml")
+    start = charset.without_mark(body_start).lstrip().lower()
+    if start.startswith(b"<?xml"):
+        return b"<html" in start
+    return start.startswith(b"<")
+
+
+def _as_utf8(body: bytes, encoding: charset.Charset) -> bytes:
+    """Return the document in UTF-8, without byte order mark; bad bytes will read as U+FFFD."""
+    if encoding is charset.UTF_8:
+        return charset.without_mark(body)
+    if encoding.name not in _NOT_ASCII_COMPATIBLE and body.isascii():
+        return body
+    return charset.without_mark(body).decode(encoding.codec, "replace").encode()
+
+
+def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[str, None], str]:
+    """Return the distinct raw references of a page, in order, and what they are relative to."""
+    references: dict[str, None] = {}
+    base: str | None = None
+    for node in tree.css(query):
+        tag = node.tag
+        if tag in _HREF_TAGS:
+            references[node.attrs["href"] or ""] = None
+        elif tag == "base":
+            if base is None:
+                base = document_base(url, node.attrs["href"] or "")
+        elif tag == "meta":
+            target = _refresh_target(node.attrs["http-equiv"], node.attrs["content"])
+            if target is not None:
+                references[target] = None
+        else:
+            references[node.attrs["src"] or ""] = None
+    if base is None:  # else a fragment alone leads to another document
+        references = {raw: None for raw in references if raw[:1] != "#"}
+    return references, base or url
+
+
+def _refresh_target(pragma: str | None, content: str | None) -> str | None:
+    """Return the URL of a meta refresh, or None where it is none or reloads the page itself."""
+    if pragma is None or content is None or pragma.lower() != "refresh":
+        return None
+    found = _REFRESH.match(content)
+    return None if found is None else found[1] or found[2] or found[3]
+
+
+def _title(tree: LexborHTMLParser) -> str | None:
+    node = tree.css_first("title:not(svg title)")
+    if node is None:
+        return None
+    words = " ".join(node.text()[:_MAX_RAW_TITLE_CHARS].split())
+    return words.translate(_CONTROLS)[:MAX_TITLE_CHARS].strip() or None
+
+
+def _with_query_in(raw: str, encoding: charset.Charset) -> str:
+    """Percent-encode the query of a reference in the encoding of its page, as browsers do."""
+    if raw.isascii() or "?" not in raw or encoding.name.startswith("utf-"):
+        return raw
+    path, mark, rest = raw.partition("?")
+    query, hash_mark, fragment = rest.partition("#")
+    if "#" in path:
+        return raw
+    encoded = query.encode(encoding.codec, "xmlcharrefreplace")
+    query = "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in encoded)
+    return f"{path}{mark}{query}{hash_mark}{fragment}"

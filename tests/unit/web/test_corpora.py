@@ -1,0 +1,118 @@
+"""The rules of the web against a corpus of inputs and expected outputs, where one lies beside us.
+
+Counts are exact on purpose: a change for the better is written down here, one for the worse fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.web import charset
+from common.web.html import HtmlParser
+from common.web.url import canonicalize
+
+_CORPORA = Path(__file__).parents[4] / "shared" / "corpora"
+pytestmark = pytest.mark.skipif(
+    not _CORPORA.is_dir(), reason=f"no corpus of web inputs at {_CORPORA}"
+)
+_FOLLOW = frozenset(("a", "area"))
+
+
+def _firm(name: str) -> Iterator[dict[str, Any]]:
+    with (_CORPORA / f"{name}.jsonl").open(encoding="utf-8") as lines:
+        cases = [json.loads(line) for line in lines]
+    return (case for case in cases if not case["contentious"])
+
+
+def _identity(href: str | None) -> str | None:
+    """What is left of a serialised URL as an identity: see the docstring of common.web.url."""
+    if href is None or not href.startswith(("http://", "https://")):
+        return None
+    href = re.sub(r"^(https?://)[^/@]*@", r"\1", href.partition("#")[0])
+    if re.search("%(?![0-9A-Fa-f]{2})", href):
+        return re.sub("%..", lambda found: found[0].upper(), href)
+
+    def fold(found: re.Match[str]) -> str:
+        char = chr(int(found[1], 16))
+        return char if char.isascii() and (char.isalnum() or char in "-._~") else found[0].upper()
+
+    return re.sub("%([0-9A-Fa-f]{2})", fold, href)
+
+
+def test_every_join_gives_the_url_of_the_standard() -> None:
+    cases = [case for case in _firm("urlnorm") if case["kind"] == "join"]
+    wrong = [
+        case
+        for case in cases
+        if canonicalize(case["href"], case["base"]) != _identity(case["expected_absolute"])
+    ]
+    assert wrong == []
+    assert len(cases) >= 500
+
+
+def test_every_pair_is_one_or_two_urls_as_the_standards_say() -> None:
+    wrong = [
+        case
+        for case in _firm("urlnorm")
+        if case["kind"] == "pair"
+        and (canonicalize(case["url_a"]) == canonicalize(case["url_b"])) != case["same"]
+    ]
+    assert wrong == []
+
+
+def test_every_page_gives_its_links_in_order() -> None:
+    parser = HtmlParser()
+    wrong = []
+    for case in _firm("links"):
+        page = parser.parse(
+            case["html"].encode("utf-8", "surrogatepass"),
+            url=canonicalize(case["base_url"]) or "",
+            content_type="text/html; charset=utf-8",
+            follow=_FOLLOW,
+        )
+        if page.links != case["expected_links"]:
+            wrong.append((case["id"], case["expected_links"], page.links))
+    assert wrong == []
+
+
+def test_every_frame_and_refresh_is_found() -> None:
+    parser = HtmlParser()
+    wrong = []
+    for case in _firm("links"):
+        page = parser.parse(
+            case["html"].encode("utf-8", "surrogatepass"),
+            url=canonicalize(case["base_url"]) or "",
+            content_type="text/html; charset=utf-8",
+            follow=frozenset(("iframe", "frame", "meta-refresh")),
+        )
+        refresh = (case["meta_refresh"] or {}).get("url")
+        expected = case["frames"] + ([refresh] if refresh else [])
+        if page.links != expected:
+            wrong.append((case["id"], expected, page.links))
+    assert wrong == []
+
+
+def test_every_document_is_read_in_its_encoding() -> None:
+    parser = HtmlParser()
+    wrong = []
+    for case in _firm("encoding"):
+        body = base64.b64decode(case["bytes_b64"])
+        page = parser.parse(
+            body,
+            url="http://h.example/",
+            content_type=case["http_content_type"],
+            follow=_FOLLOW,
+        )
+        title = case["expected_title_or_text"]
+        expected = (case["expected_encoding"], page.title if title is None else title)
+        if (page.encoding, page.title) != expected:
+            wrong.append((case["id"], expected, page.encoding, page.title))
+    assert wrong == []
+    assert charset.by_label("bogus") is None
