@@ -21,13 +21,17 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.maint_notifications import MaintNotificationsConfig
 
 from common.frontier import scripts
 from common.frontier.scripts import RUN, Call
@@ -36,16 +40,9 @@ from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 4
 OLDEST_VERSION = (6, 2)
-_REFUSING = (
-    "LOADING",
-    "OOM",
-    "READONLY",
-    "MISCONF",
-    "BUSY",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-)
+_REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
+_REFUSING_CODES = ("BUSY ", "LOADING ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ")
+"""As they stand where the driver has no class for them, or in a script's error before Redis 7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +143,7 @@ class FrontierClient:
     async def close(self) -> None:
         """Close every connection; calls under way fail."""
         self._closed = True
-        links, self._idle = self._idle, []
-        for link in links:
-            await link.connection.disconnect()
+        await self._drop_idle()
 
     async def call(self, calls: Sequence[Call]) -> list[Any]:
         """Run scripts in one round trip; one reply each, in order.
@@ -195,8 +190,10 @@ class FrontierClient:
 
     async def current_run(self) -> str:
         """Return the run id of the server that answers now."""
-        await self.commands([("PING",)])
-        return self.run_id
+        async with self._link() as link:
+            (reply,) = await self._exchange(link, [("PING",)])
+            self._check(reply, "PING")
+            return link.run_id
 
     async def info(self) -> ServerInfo:
         """Return what the server says of itself."""
@@ -224,9 +221,13 @@ class FrontierClient:
         if not isinstance(reply, RedisError):
             return
         text = str(reply)
-        if text.startswith(_REFUSING) or any(f"{word} " in text for word in _REFUSING):
+        if isinstance(reply, _REFUSING) or any(code in text for code in _REFUSING_CODES):
             raise FrontierUnavailable(
                 f"Redis at {self.endpoint} refuses writes for now: {text}"
+            ) from reply
+        if isinstance(reply, NoPermissionError):
+            raise SettingsError(
+                f"--redis: {self.endpoint} does not let this user run {what}: {text}"
             ) from reply
         raise ScriptBug(f"Redis at {self.endpoint}: {what} failed: {text}") from reply
 
@@ -264,9 +265,16 @@ class FrontierClient:
                     f"--redis: {self.endpoint} refused the credentials: {error}"
                 ) from error
             except (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError) as error:
+                await self._drop_idle()
                 raise FrontierUnavailable(
-                    f"Redis at {self.endpoint} is unreachable: {error}"
+                    f"Redis at {self.endpoint} is unreachable: {str(error) or 'no answer in time'}"
                 ) from error
+
+    async def _drop_idle(self) -> None:
+        # They lead to the same server: when one fails the others are most likely dead as well.
+        links, self._idle = self._idle, []
+        for link in links:
+            await link.connection.disconnect(nowait=True)
 
     async def _connect(self) -> _Link:
         connection = self._class(
@@ -275,9 +283,6 @@ class FrontierClient:
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=CALL_TIMEOUT_S,
             socket_timeout=CALL_TIMEOUT_S,
-            maint_notifications_config=MaintNotificationsConfig(enabled=False),
-            lib_name=None,
-            lib_version=None,
         )
         link = _Link(connection)
         try:
