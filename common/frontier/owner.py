@@ -2,8 +2,8 @@
 
 Every call carries the fencing token and the server's run id; any of them may answer a refusal, and
 a refusal means that nothing was done. Calls are safe to repeat, but a claim whose reply was lost
-leaves URLs in flight that nobody works on: after any failed claim call
-:meth:`TaskFrontier.recover`.
+leaves URLs in flight that nobody works on: after any failed claim call :meth:`TaskFrontier.adopt`,
+so that the lost claim can no longer happen, then :meth:`TaskFrontier.recover`.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class TaskFrontier:
         self._spec = spec
         self._token = token
         self._lasts_ms = int(spec.timeout * 1000)
+        self._adoption = 0
+        """Above the number of every claim made before it; 0 = not adopted yet."""
 
     async def adopt(self, run: str, *, state: ShardState, revision: int) -> Adopted | Refusal:
         """Begin with the shard, or go on with it after the server was restarted.
@@ -93,10 +95,16 @@ class TaskFrontier:
         quiet_ms = int(self._spec.delay * 1000)
         args: list[str | bytes | int] = [LAYOUT_VERSION, run, self._token, revision, state.value]
         (reply,) = await self._client.call([Call("adopt", [self._keys.meta], [*args, quiet_ms])])
-        return refusal_of(reply, "adopt") or Adopted(reply[1], bool(reply[2]))
+        refusal = refusal_of(reply, "adopt")
+        if refusal:
+            return refusal
+        self._adoption = reply[3]
+        return Adopted(reply[1], bool(reply[2]))
 
     async def recover(self, held: Collection[int], *, dead_below: int) -> int | Refusal:
         """Requeue what is in flight here and not held: takeover and reconcile in one.
+
+        Own claims made since the last :meth:`adopt` are left alone: their replies may be on the way.
 
         Args:
             held: claims under this token that are being worked on.
@@ -114,7 +122,7 @@ class TaskFrontier:
             lost = [
                 (int(flat[at]), *_parse_entry(flat[at + 1]))
                 for at in range(0, len(flat), 2)
-                if int(flat[at]) not in held
+                if self._is_lost(int(flat[at]), flat[at + 1], held)
             ]
             for start in range(0, len(lost), RECOVER_BATCH):
                 answer = await self._requeue(lost[start : start + RECOVER_BATCH], dead_below)
@@ -123,6 +131,10 @@ class TaskFrontier:
                 requeued += answer
             if int(cursor) == 0:
                 return requeued
+
+    def _is_lost(self, claim: int, entry: bytes, held: Collection[int]) -> bool:
+        is_recent = claim > self._adoption and entry.startswith(b"%d\n" % self._token)
+        return not is_recent and claim not in held
 
     async def _requeue(
         self, lost: Sequence[tuple[int, int, HostKey, bytes]], dead_below: int
@@ -150,14 +162,14 @@ class TaskFrontier:
             hosts: (host, its delay in ms), from the last answer's ``ahead``.
 
         Raises:
-            FrontierUnavailable: no answer; call :meth:`recover` before the next claim.
+            FrontierUnavailable: no answer; :meth:`adopt` and :meth:`recover` before the next claim.
         """
-        keys, spec = self._keys, self._spec
+        keys, spec, adoption = self._keys, self._spec, self._adoption
         queues = [keys.queue(host) for host, _ in hosts]
         names = [*self._names(), keys.delayed, keys.pages, *queues]
         limits = (spec.per_host, spec.max_pages_per_host or 0)
         args: list[str | bytes | int] = [
-            *self._owner(), want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
+            *self._owner(), adoption, want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
         ]  # fmt: skip
         for host, delay_ms in hosts:
             args += (host, delay_ms)
@@ -165,6 +177,8 @@ class TaskFrontier:
         refusal = refusal_of(reply, "claim")
         if refusal:
             return refusal
+        if adoption != self._adoption:  # adopted anew meanwhile: recovered as a lost claim
+            return Refusal.RUN
         _, state, flat, ahead, delayed, wait_ms = reply
         claims = [
             Claim(flat[at], hosts[flat[at + 1] - 1][0], flat[at + 2], flat[at + 3].decode())
@@ -222,7 +236,7 @@ class TaskFrontier:
             ended: (claim, ms since its response ended).
         """
         keys = self._keys
-        args: list[str | bytes | int] = [LAYOUT_VERSION]
+        args: list[str | bytes | int] = [LAYOUT_VERSION, self._spec.per_host]
         for claim, ago_ms in ended:
             args += (claim, ago_ms)
         names = [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy]

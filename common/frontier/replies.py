@@ -18,7 +18,8 @@ class Refusal(StrEnum):
     MISSING = "MISSING"
     """No such shard. Never created by anyone but the master of a new job."""
     RUN = "RUN"
-    """The server was restarted since the shard was adopted: verify the lock, then adopt."""
+    """The server was restarted since the shard was adopted, or the claim was sent under an adoption
+    that is over: verify the lock, then adopt."""
     CLOSED = "CLOSED"
     """The job is over."""
     RETRY = "RETRY"

@@ -2,6 +2,8 @@
 
 Each ``lua/<name>.lua`` is one operation; its header names KEYS, ARGV, units and replies. Files that
 begin with an underscore hold what several share, named by a ``-- @use`` line and put in front.
+A ``-- @flags allow-oom`` line marks what must work on a server that is out of memory: looking, setting
+a job's state, deleting.
 """
 
 from __future__ import annotations
@@ -32,6 +34,11 @@ def _read(name: str) -> str:
     return resources.files("common.frontier").joinpath("lua", f"{name}.lua").read_text("utf-8")
 
 
+def _words(body: str, mark: str) -> list[str]:
+    lines = (line.split() for line in body.splitlines() if line.startswith(f"-- {mark} "))
+    return [word for _, _, *words in lines for word in words]
+
+
 @lru_cache(maxsize=2)
 def load(*, strict: bool) -> dict[str, Script]:
     """Return every script by name.
@@ -42,9 +49,10 @@ def load(*, strict: bool) -> dict[str, Script]:
     scripts = {}
     for name in NAMES:
         body = _read(name)
-        uses = [line.split()[2:] for line in body.splitlines() if line.startswith("-- @use ")]
-        shared = [_read(fragment) for used in uses for fragment in used]
-        source = ("#!lua\n" if strict else "") + "\n".join([*shared, body])
+        shared = [_read(fragment) for fragment in _words(body, "@use")]
+        flags = ",".join(_words(body, "@flags"))
+        first = f"#!lua flags={flags}\n" if flags else "#!lua\n"
+        source = (first if strict else "") + "\n".join([*shared, body])
         digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
         scripts[name] = Script(name, source, digest)
     return scripts

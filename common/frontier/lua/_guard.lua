@@ -1,10 +1,13 @@
 -- Shared by every script: prepended by the loader (scripts.py).
 -- Refusals are one-element replies: MISSING no such shard; VERSION another data layout; RUN the server was
 -- restarted since this shard was verified (re-verify the lock, then adopt); STALE an older token or term.
+-- Numbers stay below 2^53, which Lua holds exactly: ms and us of the epoch, etcd revisions, counts.
 
-local function now_ms()
+-- The shard's clock in ms. It never goes back by much: where the server's clock was set back, claim keeps
+-- the difference as skew, so that no host waits for the old time to come again.
+local function now_ms(meta)
   local t = redis.call('TIME')
-  return t[1] * 1000 + math.floor(t[2] / 1000)
+  return t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(redis.call('HGET', meta, 'skew') or 0)
 end
 
 -- What any caller must match: the shard exists, in this layout, on the server run the caller knows.

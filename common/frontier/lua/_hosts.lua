@@ -2,16 +2,19 @@
 -- A slot is one request that may be on the wire: slots[claim] = time it is surely over (ms),
 -- slot[claim] = "token delay host". It outlives takeover (a former owner's request may still run).
 
--- A host is in `ready` when it has queued URLs and a free slot; entries for hosts without URLs are
--- harmless (a claim removes them). The score is when its next request may start.
+-- A host is in `ready` when it has queued URLs and may be claimed; entries for hosts without URLs are
+-- harmless (a claim removes them). The score is when its next request may start, never before its `pace`.
+-- A claim takes a host out only if it has no URLs, or if something under way brings it back: a slot in use
+-- (its end or expiry does), or a claim in flight (its settlement or requeue does).
 local function make_ready(ready, pace, host, now)
   local at = tonumber(redis.call('ZSCORE', pace, host) or 0)
   if at < now then at = now end
   redis.call('ZADD', ready, at, host)
 end
 
-local function postpone(pace, host, at)
+local function postpone(ready, pace, host, at)
   redis.call('ZADD', pace, 'GT', at, host)
+  redis.call('ZADD', ready, 'XX', 'GT', at, host)
 end
 
 -- Frees the slot of a claim if it is still held; returns its host and delay, or nil.
@@ -19,15 +22,15 @@ local function free_slot(slots, slot, busy, claim)
   if redis.call('ZREM', slots, claim) == 0 then return nil end
   local value = redis.call('HGET', slot, claim)
   redis.call('HDEL', slot, claim)
-  local token, delay, host = string.match(value, '^(%d+) (%d+) (.*)$')
+  local token, delay, host = string.match(value, '^(%S+) (%S+) (.*)$')
   if redis.call('HINCRBY', busy, host, -1) <= 0 then redis.call('HDEL', busy, host) end
   return host, tonumber(delay), tonumber(token)
 end
 
 -- The response of a claim has ended `ago` ms before now (-1: no request was sent).
-local function end_request(slots, slot, busy, pace, claim, host, ago, delay, now)
+local function end_request(ready, slots, slot, busy, pace, claim, host, ago, delay, now)
   free_slot(slots, slot, busy, claim)
-  if ago >= 0 and delay > 0 then postpone(pace, host, now - ago + delay) end
+  if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end
 end
 
 -- An in-flight entry is "token\nhost\nitem".

@@ -1,5 +1,6 @@
 -- apply: the master sets a shard's state (which also undoes a seal) and raises its fence there.
 -- @use _guard
+-- @flags allow-oom
 -- KEYS[1] meta hash
 -- ARGV[1] layout version  ARGV[2] term  ARGV[3] job revision  ARGV[4] state
 -- Returns {OK} | STALE MISSING VERSION

@@ -3,38 +3,48 @@
 -- KEYS[1] meta hash   KEYS[2] ready zset      KEYS[3] pace zset       KEYS[4] slots zset   KEYS[5] slot hash
 -- KEYS[6] busy hash   KEYS[7] in_flight hash  KEYS[8] delayed zset    KEYS[9] pages hash (per host)
 -- KEYS[10..] queues of the named hosts
--- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token           ARGV[4] URLs wanted
--- ARGV[5] ms after which a claim may no longer be sent                ARGV[6] ms a request may last
--- ARGV[7] requests at once per host           ARGV[8] pages a host (0 = no limit)
--- ARGV[9] hosts and delayed URLs to look ahead; then per host: host key, delay ms
+-- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token           ARGV[4] adoption
+-- ARGV[5] URLs wanted     ARGV[6] ms after which a claim may no longer be sent
+-- ARGV[7] ms a request may last               ARGV[8] requests at once per host
+-- ARGV[9] pages a host (0 = no limit)         ARGV[10] hosts and delayed URLs to look ahead
+-- then per host: host key, delay ms
 -- Returns {OK, state, {claim, host index, item, rule}..., {host, due in ms}..., {due delayed member}...,
---   ms until something may become due (-1: nothing known)} | STALE MISSING VERSION RUN
+--   ms until something may become due (-1: nothing known)} | STALE MISSING VERSION RUN (also: adopted anew)
 --   rule: '' = fetch it; else the budget or state for which it is to be committed as dropped.
 -- Invariants: the next time of a host is set here as well as at the end of the response; a claim whose
---   reply is lost is found again by requeue (it is in flight under this token and not held).
+--   reply is lost is found again by requeue (it is in flight under this token and not held). Both budgets are
+--   exact: a page counts from its claim on, whatever became of its slot.
 local refusal, state = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
+if redis.call('HGET', KEYS[1], 'adoption') ~= ARGV[4] then return { 'RUN' } end
 local dropping = state == 'cancelled' or state == 'spent'
 if state ~= 'open' and not dropping then return { 'OK', state, {}, {}, {}, -1 } end
 
-local token, want = ARGV[3], tonumber(ARGV[4])
-local hold, lasts, per_host, per_host_pages = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local look, hosts = tonumber(ARGV[9]), (#ARGV - 9) / 2
-local now = now_ms()
+local token, want, hold, lasts = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local per_host, per_host_pages = tonumber(ARGV[8]), tonumber(ARGV[9])
+local look, hosts = tonumber(ARGV[10]), (#ARGV - 10) / 2
 
--- Requests that are surely over give their slot back, one delay after the last moment they could end.
+local now = now_ms(KEYS[1])
+local clock = tonumber(redis.call('HGET', KEYS[1], 'clock') or 0)
+if now < clock then
+  redis.call('HINCRBY', KEYS[1], 'skew', clock - now)
+  now = clock
+end
+
+-- Requests that are surely over give their slot back, one delay after the last moment they could end (above one
+-- request at a time the delay counts from start to start, and is over).
 for _, claim in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT', 0, 100)) do
   local over = tonumber(redis.call('ZSCORE', KEYS[4], claim))
   local host, delay = free_slot(KEYS[4], KEYS[5], KEYS[6], claim)
-  if delay > 0 then postpone(KEYS[3], host, over + delay) end
+  if delay > 0 and per_host == 1 then postpone(KEYS[2], KEYS[3], host, over + delay) end
   make_ready(KEYS[2], KEYS[3], host, now)
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - 1000)
 
 local m = redis.call('HMGET', KEYS[1], 'quiet', 'grant', 'fetched', 'not_modified', 'in_flight', 'claims')
 local quiet = tonumber(m[1])
-local allowance = tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]) - tonumber(m[5])
-local serial = tonumber(m[6])
+local in_flight, serial = tonumber(m[5]), tonumber(m[6])
+local allowance = tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]) - in_flight
 local claims, taken, dropped_rule = {}, 0, state == 'spent' and 'max_pages' or state
 
 local function move(host, index, items, rule)
@@ -49,10 +59,24 @@ local function move(host, index, items, rule)
   end
 end
 
+-- Pages a host may still be asked for, beside those in flight. These are looked through only near the limit.
+local in_flight_by_host
+local function room_of(host, pages)
+  if per_host_pages == 0 or per_host_pages - pages > in_flight + want then return math.huge end
+  if not in_flight_by_host then
+    in_flight_by_host = {}
+    for _, entry in ipairs(redis.call('HVALS', KEYS[7])) do
+      local _, one = parse_in_flight(entry)
+      in_flight_by_host[one] = (in_flight_by_host[one] or 0) + 1
+    end
+  end
+  return per_host_pages - pages - (in_flight_by_host[host] or 0)
+end
+
 for index = 1, hosts do
   local left = want - taken
   if left <= 0 then break end
-  local host, delay, queue = ARGV[8 + 2 * index], tonumber(ARGV[9 + 2 * index]), KEYS[9 + index]
+  local host, delay, queue = ARGV[9 + 2 * index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[9 + index]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], host) or 'inf')
   local pages = per_host_pages > 0 and tonumber(redis.call('HGET', KEYS[9], host) or 0) or 0
   if dropping or (per_host_pages > 0 and pages >= per_host_pages) then
@@ -60,10 +84,9 @@ for index = 1, hosts do
     if items then move(host, index, items, dropping and dropped_rule or 'max_pages_per_host') end
     if redis.call('EXISTS', queue) == 0 then redis.call('ZREM', KEYS[2], host) end
   elseif due <= now and now >= quiet then
-    local used = tonumber(redis.call('HGET', KEYS[6], host) or 0)
-    local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)), allowance)
+    local used, room = tonumber(redis.call('HGET', KEYS[6], host) or 0), room_of(host, pages)
+    local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)), allowance, room)
     if delay > 0 then take = math.min(take, 1) end
-    if per_host_pages > 0 then take = math.min(take, per_host_pages - pages - used) end
     local items = take > 0 and redis.call('LPOP', queue, take)
     if items then
       local before = serial
@@ -73,10 +96,11 @@ for index = 1, hosts do
         redis.call('HSET', KEYS[5], claim, token .. ' ' .. delay .. ' ' .. host)
       end
       allowance = allowance - #items
+      room = room - #items
       used = redis.call('HINCRBY', KEYS[6], host, #items)
-      if delay > 0 then postpone(KEYS[3], host, now + delay) end
+      if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
     end
-    if used >= per_host or redis.call('EXISTS', queue) == 0 then
+    if used >= per_host or room <= 0 or redis.call('EXISTS', queue) == 0 then
       redis.call('ZREM', KEYS[2], host)
     elseif items then
       make_ready(KEYS[2], KEYS[3], host, now)
@@ -84,15 +108,15 @@ for index = 1, hosts do
   end
 end
 if taken > 0 then
-  redis.call('HSET', KEYS[1], 'claims', serial)
+  redis.call('HSET', KEYS[1], 'claims', serial, 'clock', now)
   redis.call('HINCRBY', KEYS[1], 'queued', -taken)
   redis.call('HINCRBY', KEYS[1], 'in_flight', taken)
 end
 
--- What to name next time: hosts by time, delayed URLs that are due.
+-- What to name next time: hosts by time (none while the page budget is out), delayed URLs that are due.
 local bound = dropping and '+inf' or now
-local ahead = {}
-local listed = redis.call('ZRANGE', KEYS[2], 0, look - 1, 'WITHSCORES')
+local ahead, listed = {}, {}
+if dropping or allowance > 0 then listed = redis.call('ZRANGE', KEYS[2], 0, look - 1, 'WITHSCORES') end
 for i = 1, #listed, 2 do
   ahead[#ahead + 1] = listed[i]
   ahead[#ahead + 1] = dropping and 0 or math.max(0, math.max(tonumber(listed[i + 1]), quiet) - now)

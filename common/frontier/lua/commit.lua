@@ -4,7 +4,7 @@
 -- KEYS[6] busy hash  KEYS[7] in_flight    KEYS[8] results stream  KEYS[9] dead hash     KEYS[10] pages hash
 -- KEYS[11..] queues of the hosts concerned
 -- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token  ARGV[4] 1 = count pages per host
--- ARGV[5] links refused since the last commit
+-- ARGV[5] links refused since the last commit (not counted again where every claim is gone)
 -- then per claim: claim, host, queue index, ms since the response ended (-1: no request), delay ms,
 --   outcome (a counter's name), result record (JSON), dead letter ('' or its item)
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
@@ -12,7 +12,7 @@
 --   committed by an earlier copy of this call, or was requeued: its record is not written.
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local token, now, gone, moved, done = ARGV[3], now_ms(), {}, {}, 0
+local token, now, gone, moved, done = ARGV[3], now_ms(KEYS[1]), {}, {}, 0
 for at = 6, #ARGV, 8 do
   local claim, host, outcome = ARGV[at], ARGV[at + 1], ARGV[at + 5]
   local item = take_in_flight(KEYS[7], claim, token)
@@ -27,10 +27,11 @@ for at = 6, #ARGV, 8 do
     moved[outcome] = (moved[outcome] or 0) + 1
     done = done + 1
   end
-  end_request(KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), now)
+  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
+    tonumber(ARGV[at + 4]), now)
   if redis.call('EXISTS', KEYS[10 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
 for outcome, count in pairs(moved) do redis.call('HINCRBY', KEYS[1], outcome, count) end
 if done > 0 then redis.call('HINCRBY', KEYS[1], 'in_flight', -done) end
-if ARGV[5] ~= '0' then redis.call('HINCRBY', KEYS[1], 'filtered', ARGV[5]) end
+if ARGV[5] ~= '0' and (done > 0 or #gone == 0) then redis.call('HINCRBY', KEYS[1], 'filtered', ARGV[5]) end
 return { 'OK', gone }

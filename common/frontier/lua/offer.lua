@@ -74,7 +74,7 @@ for n = 0, N - 1 do
   end
 end
 
-local now = now_ms()
+local now = now_ms(KEYS[1])
 for h, items in pairs(queued) do
   for i = 1, #items, 1000 do
     redis.call('RPUSH', KEYS[5 + h], unpack(items, i, math.min(i + 999, #items)))

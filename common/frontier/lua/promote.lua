@@ -7,7 +7,7 @@
 -- Returns {OK, moved} | STALE MISSING VERSION RUN
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local now, moved = now_ms(), 0
+local now, moved = now_ms(KEYS[1]), 0
 for at = 5, #ARGV, 2 do
   local member = ARGV[at]
   if redis.call('ZREM', KEYS[5], member) == 1 then

@@ -8,8 +8,8 @@
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local now, gone, moved = now_ms(), {}, 0
-for at = 4, #ARGV, 5 do
+local now, gone, moved = now_ms(KEYS[1]), {}, 0
+for at = #ARGV - 4, 4, -5 do   -- from the last one, so that the front of a queue keeps their order
   local claim, host = ARGV[at], ARGV[at + 1]
   local item = take_in_flight(KEYS[7], claim, ARGV[3])
   if item then
@@ -18,7 +18,8 @@ for at = 4, #ARGV, 5 do
   else
     gone[#gone + 1] = claim
   end
-  end_request(KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), now)
+  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
+    tonumber(ARGV[at + 4]), now)
   if redis.call('EXISTS', KEYS[7 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
 if moved > 0 then

@@ -14,7 +14,7 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local token, dead_below = tonumber(ARGV[3]), tonumber(ARGV[4])
-local now, moved = now_ms(), 0
+local now, moved = now_ms(KEYS[1]), 0
 for at = 7, #ARGV, 3 do
   local claim = ARGV[at]
   local entry = redis.call('HGET', KEYS[7], claim)
@@ -25,12 +25,12 @@ for at = 7, #ARGV, 3 do
     redis.call('HDEL', KEYS[7], claim)
     if tonumber(owner) == token or tonumber(owner) < dead_below then
       local _, delay = free_slot(KEYS[4], KEYS[5], KEYS[6], claim)
-      if delay and delay > 0 then postpone(KEYS[3], host, now + delay) end
+      if delay and delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
     else
       local over = redis.call('ZSCORE', KEYS[4], claim)
       if over then
-        local delay = tonumber(string.match(redis.call('HGET', KEYS[5], claim), '^%d+ (%d+)'))
-        if delay > 0 then postpone(KEYS[3], host, tonumber(over) - tonumber(ARGV[6]) + delay) end
+        local delay = tonumber(string.match(redis.call('HGET', KEYS[5], claim), '^%S+ (%S+)'))
+        if delay > 0 then postpone(KEYS[2], KEYS[3], host, tonumber(over) - tonumber(ARGV[6]) + delay) end
       end
     end
     if tonumber(redis.call('HGET', KEYS[6], host) or 0) < tonumber(ARGV[5]) then

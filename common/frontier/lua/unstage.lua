@@ -1,5 +1,6 @@
 -- unstage: the master deletes a seed chunk, by its number, once all its URLs were offered.
 -- @use _guard
+-- @flags allow-oom
 -- KEYS[1] meta hash  KEYS[2] staged hash
 -- ARGV[1] layout version  ARGV[2] term  ARGV[3] job revision  ARGV[4] chunk number
 -- Returns {OK, deleted} | STALE MISSING VERSION
