@@ -16,6 +16,7 @@ import pytest
 
 from common.web import charset
 from common.web.html import HtmlParser
+from common.web.robots import RobotsPolicy, RobotsRules, policy_for_status
 from common.web.url import canonicalize
 
 _CORPORA = Path(__file__).parents[4] / "shared" / "corpora"
@@ -37,7 +38,7 @@ def _identity(href: str | None) -> str | None:
         return None
     href = re.sub(r"^(https?://)[^/@]*@", r"\1", href.partition("#")[0])
     if re.search("%(?![0-9A-Fa-f]{2})", href):
-        return re.sub("%..", lambda found: found[0].upper(), href)
+        return re.sub("%[0-9A-Fa-f]{2}", lambda found: found[0].upper(), href)
 
     def fold(found: re.Match[str]) -> str:
         char = chr(int(found[1], 16))
@@ -116,3 +117,51 @@ def test_every_document_is_read_in_its_encoding() -> None:
             wrong.append((case["id"], expected, page.encoding, page.title))
     assert wrong == []
     assert charset.by_label("bogus") is None
+
+
+def _robots_txt(case: dict[str, Any]) -> bytes:
+    if "robots_txt_b64" in case:
+        return base64.b64decode(case["robots_txt_b64"])
+    if case.get("robots_txt_gen"):
+        made = case["robots_txt_gen"]
+        text = made["prefix"] + made["filler_line"] * made["filler_repeat"] + made["suffix"]
+        return str(text).encode()
+    return str(case["robots_txt"]).encode("utf-8", "surrogatepass")
+
+
+def test_every_robots_rule_is_obeyed() -> None:
+    cases = [case for case in _firm("robots") if case["kind"] == "match"]
+    wrong = []
+    for case in cases:
+        rules = RobotsRules.parse(_robots_txt(case), user_agent=case["user_agent"])
+        url = canonicalize(case["url"])
+        assert url is not None
+        verdict = rules.verdict(url)
+        if verdict.allowed != case["allowed"] or not (verdict.allowed or verdict.rule):
+            wrong.append((_robots_txt(case)[:300], case["user_agent"], url, verdict))
+    assert wrong == []
+    assert len(cases) >= 600
+
+
+def test_every_status_of_robots_txt_means_what_the_standard_says() -> None:
+    policies = {
+        "parse": RobotsPolicy.PARSE,
+        "follow": RobotsPolicy.FOLLOW,
+        "allow_all": RobotsPolicy.ALLOW_ALL,
+        "disallow_all": RobotsPolicy.UNAVAILABLE,
+    }
+    for case in _firm("robots"):
+        if case["kind"] == "status" and isinstance(case["status"], int):
+            expected = policies[case["expected_policy"]]
+            assert policy_for_status(case["status"]) is expected, case["status"]
+
+
+def test_every_crawl_delay_and_sitemap_is_read() -> None:
+    for case in _firm("robots"):
+        if case["kind"] == "crawl_delay":
+            rules = RobotsRules.parse(_robots_txt(case), user_agent=case["user_agent"])
+            assert rules.crawl_delay_s == case["expected_crawl_delay_s"]
+        elif case["kind"] == "sitemap_lines":
+            rules = RobotsRules.parse(_robots_txt(case), user_agent="mybot")
+            found = [canonicalize(value, case["base"]) for value in rules.sitemaps]
+            assert found == case["expected_sitemaps"]
