@@ -282,11 +282,14 @@ class FrontierClient:
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_connect_timeout=CALL_TIMEOUT_S,
-            socket_timeout=CALL_TIMEOUT_S,
+            # Our own timeouts bound every exchange. The library's writes go through wait_for, which
+            # on Python 3.11 swallows a cancellation that comes as the write completes.
+            socket_timeout=None,
         )
         link = _Link(connection)
         try:
-            await connection.connect()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await connection.connect()  # type: ignore[no-untyped-call]
             (raw,) = await self._exchange(link, [("INFO", "server")])
             self._check(raw, "INFO")
             facts = _parse_info(raw)
