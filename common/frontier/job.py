@@ -133,9 +133,19 @@ class JobFrontier:
             for look, before in zip(again, stats, strict=True)
         )
 
-    async def grant(self, shard: int, amount: int, *, fence: MasterFence) -> int | Refusal:
-        """Move the page budget of a shard; return what was really changed (pages)."""
-        call = Call("grant", [self._keys[shard].meta], [LAYOUT_VERSION, *fence, amount])
+    async def grant(
+        self, shard: int, amount: int, *, fence: MasterFence, seen: int | None = None
+    ) -> int | Refusal:
+        """Move the page budget of a shard; return what was really changed (pages).
+
+        Args:
+            shard: whose budget.
+            amount: pages; a negative one takes back what is unused.
+            fence: of the master.
+            seen: the grant this was decided on; where it has changed since, nothing is moved.
+        """
+        args = [LAYOUT_VERSION, *fence, amount, "" if seen is None else seen]
+        call = Call("grant", [self._keys[shard].meta], args)
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "grant") or int(reply[1])
 

@@ -8,12 +8,12 @@
 -- ARGV[5] requests at once per host           ARGV[6] ms a request may last
 -- then per claim: claim, queue index, item to queue ('' = as it is)
 -- Returns {OK, requeued} | STALE MISSING VERSION RUN
--- Invariants: a slot of a former owner that may be alive stays until its request is surely over, and the
---   host's next start is a delay after the last moment it could be sent, so that spacing and concurrency hold
---   across owners.
+-- Invariants: a slot of a former owner that may be alive stays until its request is over (freed or expired).
+--   Where the host has other slots, its next start is a delay after the last moment that request could be sent.
+--   So spacing and concurrency hold across owners.
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local token, dead_below = tonumber(ARGV[3]), tonumber(ARGV[4])
+local token, dead_below, per_host = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local now, moved = now_ms(KEYS[1]), 0
 for at = 7, #ARGV, 3 do
   local claim = ARGV[at]
@@ -26,14 +26,14 @@ for at = 7, #ARGV, 3 do
     if tonumber(owner) == token or tonumber(owner) < dead_below then
       local _, delay = free_slot(KEYS[4], KEYS[5], KEYS[6], claim)
       if delay and delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
-    else
+    elseif per_host > 1 then
       local over = redis.call('ZSCORE', KEYS[4], claim)
       if over then
         local delay = tonumber(string.match(redis.call('HGET', KEYS[5], claim), '^%S+ (%S+)'))
         if delay > 0 then postpone(KEYS[2], KEYS[3], host, tonumber(over) - tonumber(ARGV[6]) + delay) end
       end
     end
-    if tonumber(redis.call('HGET', KEYS[6], host) or 0) < tonumber(ARGV[5]) then
+    if tonumber(redis.call('HGET', KEYS[6], host) or 0) < per_host then
       make_ready(KEYS[2], KEYS[3], host, now)
     end
     moved = moved + 1
