@@ -135,7 +135,16 @@ def judge_etcd(members: Sequence[EndpointStatus]) -> list[Finding]:
             continue
         detail = f"{member.endpoint}: etcd {member.version}, {member.db_size / 1e6:.1f} MB"
         findings.append(Finding("etcd.reachable", Status.OK, detail))
-        findings += _judge_etcd_version(member.endpoint, member.version or "0")
+        findings += _judge_etcd_version(member.endpoint, member.version)
+        findings += [
+            Finding(
+                "etcd.healthy",
+                Status.FAILED,
+                f"{member.endpoint}: {warning}",
+                "see etcd's own log; out of space is mended by compaction and defragmentation",
+            )
+            for warning in member.warnings
+        ]
     alive = [member for member in members if member.error is None]
     if alive and len({member.raft_term for member in alive}) > 1:
         findings.append(

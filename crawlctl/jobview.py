@@ -107,7 +107,8 @@ def differing_field(one: JobSpec, other: JobSpec) -> tuple[str, str, str] | None
     first, second = shown_spec(one, seeds=0), shown_spec(other, seeds=0)
     for name in JobSpec.__struct_fields__:
         if getattr(one, name) != getattr(other, name):
-            return name, _as_json(first[name]), _as_json(second[name])
+            there, here = _as_json(first[name]), _as_json(second[name])
+            return (name, there, here) if there != here else (name, "one secret", "another")
     return None
 
 

@@ -1,0 +1,155 @@
+"""What doctor concludes from what it was told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from common.coord import EndpointStatus, LockInfo, NodeInfo, NodeView
+from common.frontier import ServerInfo, ShardStats
+from common.model import counters
+from crawlctl.diagnosis import (
+    Finding,
+    Status,
+    exit_code,
+    judge_counters,
+    judge_etcd,
+    judge_nodes,
+    judge_redis,
+    suspicious_tasks,
+)
+
+GOOD_REDIS = ServerInfo(
+    version="7.2.4",
+    is_valkey=False,
+    run_id="r",
+    appendonly=True,
+    appendfsync="always",
+    eviction="noeviction",
+    used_bytes=1,
+    limit_bytes=0,
+    clock_s=1000.0,
+)
+
+
+def stats(shard: int, *, token: int = 0, **counted: int) -> ShardStats:
+    return ShardStats(
+        shard=shard,
+        exists=True,
+        state=None,
+        run="r",
+        token=token,
+        counters=dict.fromkeys(counters.NAMES, 0) | counted,
+        staged=0,
+        grant=0,
+        seen_estimate=0,
+        layers=1,
+    )
+
+
+def statuses(findings: list[Finding]) -> dict[str, Status]:
+    return {one.check: one.status for one in findings}
+
+
+def test_a_good_data_server_has_no_complaints() -> None:
+    found = judge_redis(GOOD_REDIS, now_s=1000.0)
+    assert {one.status for one in found} <= {Status.OK, Status.INFO}
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "status"),
+    [
+        ({"appendonly": False}, "redis.persistence", Status.FAILED),
+        ({"appendfsync": "everysec"}, "redis.persistence", Status.WARNING),
+        ({"appendfsync": None}, "redis.persistence", Status.WARNING),
+        ({"eviction": "allkeys-lru"}, "redis.eviction", Status.FAILED),
+        ({"used_bytes": 90, "limit_bytes": 100}, "redis.memory", Status.WARNING),
+    ],
+)
+def test_settings_that_break_promises_are_found_with_a_remedy(
+    change: dict[str, Any], check: str, status: Status
+) -> None:
+    found = judge_redis(GOOD_REDIS._replace(**change), now_s=1000.0)
+    (one,) = (finding for finding in found if finding.check == check)
+    assert one.status is status
+    assert one.remedy
+
+
+def test_clocks_apart_are_told_but_are_no_failure() -> None:
+    found = judge_redis(GOOD_REDIS, now_s=4600.0)
+    assert statuses(found)["clocks"] is Status.INFO
+    assert exit_code(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [
+        ("3.5.1", Status.WARNING),
+        ("3.5.2", Status.WARNING),
+        ("3.5.3", None),
+        ("3.4.23", None),
+        ("3.6.0-rc.1", None),
+        ("3.3.27", Status.FAILED),
+    ],
+)
+def test_releases_of_etcd_are_judged(version: str, status: Status | None) -> None:
+    found = judge_etcd([EndpointStatus(endpoint="h:1", version=version, raft_term=2)])
+    assert statuses(found).get("etcd.version") is status
+
+
+def test_a_member_that_is_silent_makes_the_services_unreachable() -> None:
+    found = judge_etcd(
+        [
+            EndpointStatus(endpoint="a:1", version="3.5.9", raft_term=2),
+            EndpointStatus(endpoint="b:1", error="no answer"),
+        ]
+    )
+    assert exit_code(found) == 3
+    assert any("b:1" in one.detail for one in found)
+
+
+def test_a_member_out_of_space_is_a_failure() -> None:
+    found = judge_etcd([EndpointStatus(endpoint="a:1", version="3.5.9", warnings=("NOSPACE",))])
+    assert exit_code(found) == 1
+
+
+def node(role: str, state: str, *, left_at: str | None = None) -> NodeView:
+    info = msgspec.convert(
+        {"id": role, "role": role, "state": state, "pid": 1, "host": "h", "started_at": "t"},
+        NodeInfo,
+    )
+    return NodeView(info=info, term=None, ttl_seconds=None, left_at=left_at)
+
+
+def test_missing_nodes_are_warned_of() -> None:
+    assert statuses(judge_nodes([node("master", "active"), node("worker", "ready")])) == {
+        "nodes": Status.OK
+    }
+    found = judge_nodes([node("master", "standby"), node("worker", "offline", left_at="t")])
+    assert statuses(found) == {"nodes.master": Status.WARNING, "nodes.workers": Status.WARNING}
+
+
+def test_counters_that_do_not_add_up_are_a_failure() -> None:
+    good = stats(0, discovered=3, queued=1, fetched=2)
+    bad = stats(1, discovered=3, queued=1, fetched=1)
+    (found,) = judge_counters("job x", [good, bad])
+    assert found.status is Status.FAILED
+    assert "shard 1" in found.detail
+
+
+def test_a_fence_above_its_lock_is_suspicious() -> None:
+    locks = [
+        LockInfo(
+            name=f"tasks/x/{shard}",
+            kind="task",
+            owner="w",
+            token=10,
+            age_seconds=1,
+            ttl_seconds=9,
+        )
+        for shard in (0, 1, 2)
+    ]
+    looks = [stats(0, token=10), stats(1, token=9), stats(2, token=11), stats(3, token=50)]
+    assert suspicious_tasks("x", locks, looks) == {2}

@@ -1,0 +1,146 @@
+"""Errors are one clear sentence and the exit code of the contract."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.unit.cli.calling import Caller, checkout_environment
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["crwal"], ["no command 'crwal'", "did you mean crawl?", "crawlctl --help"]),
+        (["--foo", "jobs"], ["No such option", "--foo"]),
+        (["submit", "--max-dept", "1", "http://h.example/"], ["--max-dept", "--max-depth"]),
+        (["crawl", "http://h.example/"], ["Missing option", "-o", "crawlctl crawl --help"]),
+        (["submit"], ["no seed", "--seeds"]),
+        (["submit", "http://h.example/", "--delay", "soon"], ["--delay", "'soon'"]),
+        (["submit", "http://h.example/", "--delay", "-1"], ["--delay", "from 0 to 86400"]),
+        (["submit", "http://h.example/", "--delay", "nan"], ["--delay", "out of range"]),
+        (["submit", "http://h.example/", "--shards", "0"], ["--shards", "from 1 to 4096"]),
+        (["submit", "http://h.example/", "--scope", "all"], ["--scope", "host"]),
+        (["submit", "http://h.example/", "--deny", "("], ["--deny", "regular expression"]),
+        (["submit", "http://h.example/", "--follow", "b"], ["--follow", "'b'", "iframe"]),
+        (["submit", "http://h.example/", "--max-body", "x"], ["--max-body", "16M"]),
+        (["submit", "http://h.example/", "--header", "x"], ["--header", "NAME: VALUE"]),
+        (["submit", "http://h.example/", "--header", "A: b\nC: d"], ["--header", "NAME: VALUE"]),
+        (["submit", "http://h.example/", "--cookie", "x"], ["--cookie", "NAME=VALUE"]),
+        (["submit", "http://h.example/", "--accept", "html"], ["--accept", "text/html"]),
+        (["submit", "http://h.example/", "--proxy", "socks5://h"], ["--proxy", "http://"]),
+        (["submit", "http://h.example/", "--user-agent", "a\x07"], ["--user-agent"]),
+        (["submit", "http://h.example/", "--id", "a/b"], ["--id", "'a/b'", "valid name"]),
+        (["submit", "ftp://h.example/"], ["'ftp'", "http or https"]),
+        (["submit", "http://127.0.0.1/"], ["127.0.0.1", "--allow-private"]),
+        (["submit", "localhost:8000"], ["localhost", "--allow-private"]),
+        (["submit", "--seeds", "/no/such/file"], ["--seeds", "/no/such/file"]),
+        (["jobs", "--etcd", "nowhere"], ["--etcd", "HOST:PORT"]),
+        (["--log-level", "loud", "jobs"], ["--log-level", "warning"]),
+        (["job", "wait", "x", "--timeout", "long"], ["--timeout", "'long'"]),
+        (["start-worker", "--lease-ttl", "1"], ["--lease-ttl", "2"]),
+        (["start-worker", "--http", "8000"], ["--http", "HOST:PORT"]),
+        (["start-master", "--id", "a b"], ["--id", "'a b'"]),
+        (["schema", "page"], ["page", "job"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_use_exits_2_and_names_the_field(
+    call: Caller, arguments: list[str], words: list[str]
+) -> None:
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    (line,) = answer.err.splitlines()
+    assert line.startswith("crawlctl: ")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--shard-by", "--per-ip", "--per-domain", "--store", "--sitemaps", "--keep-open", "--spec",
+        "--follow-export",
+    ],
+)  # fmt: skip
+def test_what_this_version_cannot_do_is_not_offered(call: Caller, option: str) -> None:
+    answer = call("submit", "http://h.example/", option, "1")
+    assert answer.code == 2
+    assert option in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["jobs"],
+        ["job", "show", "x"],
+        ["locks", "--json"],
+        ["nodes"],
+        ["export", "x"],
+        ["submit", "http://h.example/"],
+        ["doctor"],
+    ],
+    ids=" ".join,
+)
+def test_an_unreachable_service_exits_3_within_seconds_and_is_named(
+    call: Caller, arguments: list[str]
+) -> None:
+    etcd = f"127.0.0.1:{closed_port()}"
+    started = time.monotonic()
+    answer = call(*arguments, "--etcd", etcd, "--redis", f"redis://127.0.0.1:{closed_port()}/0")
+    assert answer.code == 3
+    assert etcd in (answer.out if arguments == ["doctor"] else answer.err)
+    assert "Traceback" not in answer.err
+    assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--etcd", "nowhere", "job", "show", "x"],
+        ["job", "--etcd", "nowhere", "show", "x"],
+        ["job", "show", "x", "--etcd", "nowhere"],
+        ["--etcd", "elsewhere", "job", "show", "--etcd", "nowhere", "x"],
+    ],
+    ids=" ".join,
+)
+def test_global_options_are_taken_before_and_after_the_command(
+    call: Caller, arguments: list[str]
+) -> None:
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert "--etcd: 'nowhere'" in answer.err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "crawlctl", "schema", "job"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=checkout_environment(),
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    with process:
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+def test_messages_do_not_carry_control_characters(call: Caller) -> None:
+    answer = call("submit", "ftp://h/\x1b[2J")
+    assert "\x1b" not in answer.err
+    answer = call("job", "show", "\x1b]0;x\x07", "--etcd", "\x1b[2J")
+    assert "\x1b" not in answer.err

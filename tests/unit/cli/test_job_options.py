@@ -1,0 +1,88 @@
+"""Job options: one for each field of the spec, no more and no less."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from common.model.errors import UsageError
+from common.model.job import JobSpec
+from crawlctl.job_options import HELP, NOT_YET, job_options, refuse_unsupported, spec_from
+
+
+def parsed(*arguments: str, **defaults: Any) -> JobSpec:
+    """Return the spec a command with job options makes of these arguments."""
+    found: list[JobSpec] = []
+
+    @click.command()
+    @job_options(**defaults)
+    def command(**options: Any) -> None:
+        found.append(spec_from(options, **defaults))
+
+    command.main(list(arguments), standalone_mode=False)
+    return found[0]
+
+
+def test_every_field_of_the_spec_has_its_option_or_is_known_to_lack_one() -> None:
+    assert set(HELP) | set(NOT_YET) == set(JobSpec.__struct_fields__)
+    assert not set(HELP) & set(NOT_YET)
+
+
+def test_without_options_the_spec_is_all_defaults() -> None:
+    assert parsed() == JobSpec()
+
+
+def test_a_command_may_have_defaults_of_its_own() -> None:
+    assert parsed(shards=16).shards == 16
+    assert parsed("--shards", "8", shards=16).shards == 8
+
+
+def test_options_become_fields() -> None:
+    spec = parsed(
+        *("--scope", "domain", "--allow", "/a", "--allow", "/b", "--deny", r"\.pdf$"),
+        *("--max-depth", "0", "--max-pages", "10", "--delay", "0.5", "--per-host", "4"),
+        *("--header", "Accept-Language: de", "--cookie", "a=b", "--robots", "ignore"),
+        *("--max-body", "1.5M", "--follow", "a, LINK", "--allow-private", "--seen", "bloom"),
+    )
+    assert spec == JobSpec(
+        scope="domain",
+        allow=("/a", "/b"),
+        deny=(r"\.pdf$",),
+        max_depth=0,
+        max_pages=10,
+        delay=0.5,
+        per_host=4,
+        header=("Accept-Language: de",),
+        cookie=("a=b",),
+        robots="ignore",
+        max_body=1_500_000,
+        follow=("a", "link"),
+        allow_private=True,
+        seen="bloom",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("100", 100), ("500k", 500_000), ("16MB", 16_000_000), ("1g", 10**9)]
+)
+def test_sizes_have_suffixes(text: str, size: int) -> None:
+    assert parsed("--max-body", text).max_body == size
+
+
+@pytest.mark.parametrize("value", ["@/run/secret", "env:TOKEN", "Bearer x: y"])
+def test_header_values_are_kept_as_given(value: str) -> None:
+    assert parsed("--header", f"Authorization: {value}").header == (f"Authorization: {value}",)
+
+
+@pytest.mark.parametrize("field", NOT_YET)
+def test_a_spec_that_asks_for_what_is_not_there_yet_is_refused(field: str) -> None:
+    other: Any = {
+        "per_ip": 1, "per_domain": 1, "sitemaps": False, "shard_by": "url", "store": "warc",
+    }[field]  # fmt: skip
+    with pytest.raises(UsageError, match=re.escape(f"{field}: {other!r} is not supported")):
+        refuse_unsupported(msgspec.structs.replace(JobSpec(), **{field: other}))
+    refuse_unsupported(JobSpec())

@@ -1,0 +1,37 @@
+"""Tables, JSON and lengths of time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from crawlctl import show
+
+
+def test_a_table_is_aligned_and_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_table(("name", "pages"), [("a\x1b[2J", 5), ("longer name", 1234), (None, None)])
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME         PAGES",
+        "a�[2J            5",
+        "longer name   1234",
+        "-                -",
+    ]
+
+
+def test_a_table_without_rows_has_its_headers(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_table(("id", "state"), [])
+    assert capsys.readouterr().out == "ID  STATE\n"
+
+
+def test_json_is_one_line_without_raw_control_characters() -> None:
+    text = show.json_text({"title": "a\x9bb\x7fc\nd\x1b"})
+    assert text.isprintable()
+    assert json.loads(text) == {"title": "a\x9bb\x7fc\nd\x1b"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.9, "7s"), (185, "3m05s"), (7800, "2h10m"), (356_400, "4d3h")]
+)
+def test_lengths_of_time(seconds: float, text: str) -> None:
+    assert show.duration(seconds) == text
