@@ -37,6 +37,16 @@ from common.coord.wire import (
 )
 from common.model.errors import CoordUnavailable, LeaseLost, RefusedError
 
+__all__ = [
+    "EndpointStatus",
+    "Etcd",
+    "EtcdOptions",
+    "KeyValue",
+    "LeaseGrant",
+    "Snapshot",
+    "TxnReply",
+]
+
 _PROBE_KEY = "/crawlctl/"
 
 
@@ -195,7 +205,7 @@ class Etcd:
         response = await self._transport.attempt(renew, timeout_s=timeout_s)
         return max(int(response.TTL), 0)
 
-    async def revoke(self, lease: int) -> None:
+    async def revoke(self, lease: int, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """End a lease and delete its keys; a lease that is gone is fine. Safe to repeat.
 
         Raises:
@@ -204,7 +214,8 @@ class Etcd:
         request = messages.LeaseRevokeRequest(ID=lease)
         try:
             await self._transport.call(
-                lambda member, options: member.lease.LeaseRevoke(request, **options)
+                lambda member, options: member.lease.LeaseRevoke(request, **options),
+                timeout_s=timeout_s,
             )
         except LeaseLost:
             return

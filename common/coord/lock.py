@@ -113,7 +113,7 @@ class Locks:
         """
         names = {self.task_name(task): task for task in tasks}
         found = await self._acquire_all(session, list(names), owner=owner)
-        return {names[name]: answer for name, answer in found.items()}
+        return {task: found[name] for name, task in names.items() if name in found}
 
     async def release(self, name: str, token: Token) -> bool:
         """Free a lock if it is still held under this token.

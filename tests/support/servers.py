@@ -233,6 +233,14 @@ class EtcdServer(Server):
     def is_leader(self) -> bool:
         return b"\netcd_server_is_leader 1" in self._http_get("/metrics")
 
+    def handled(self, method: str) -> int:
+        """Return how many calls of a gRPC method it has ended, whatever the outcome."""
+        total = 0.0
+        for line in self._http_get("/metrics").decode().splitlines():
+            if line.startswith("grpc_server_handled_total{") and f'method="{method}"' in line:
+                total += float(line.rpartition(" ")[2])
+        return int(total)
+
     def _http_get(self, path: str) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self._metrics_port, timeout=2)
         try:
