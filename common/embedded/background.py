@@ -262,6 +262,9 @@ def main() -> int:
             os.write(send, msgspec.json.encode(message))
         os.close(send)
 
+    # How the nodes are told; see common.embedded.launch.
+    os.environ["CRAWLCTL_LOG_LEVEL"] = request.log_level
+    os.environ["CRAWLCTL_LOG_FORMAT"] = request.log_format
     is_ready = False
 
     def on_ready(state: UpState) -> None:

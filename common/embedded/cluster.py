@@ -9,9 +9,7 @@ from typing import Self
 
 import structlog
 
-from common.coord.burial import bury, revoke_all_leases
-from common.coord.client import Etcd, EtcdOptions
-from common.coord.keys import Keys
+from common.coord import Etcd, EtcdOptions, Keys, bury, revoke_all_leases
 from common.embedded.folder import Folder
 from common.embedded.nodes import Nodes
 from common.embedded.servers import Durability, has_data

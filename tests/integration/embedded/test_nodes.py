@@ -69,6 +69,7 @@ async def test_settings_of_the_users_own_services_do_not_reach_the_nodes(
     monkeypatch.setenv("CRAWLCTL_ETCD_USER", "me:secret")
     monkeypatch.setenv("CRAWLCTL_LOG_LEVEL", "debug")
     async with running_nodes(tmp_path) as nodes:
+        await until(lambda: all_ready(nodes))
         given = environment(nodes.pids["worker-1"])
     assert "CRAWLCTL_ETCD_USER" not in given
     assert given["CRAWLCTL_LOG_LEVEL"] == "debug"

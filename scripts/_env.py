@@ -1,0 +1,266 @@
+"""The private environment of a checkout, and what the scripts run in it. Standard library only.
+
+``.venv`` holds the package as built from the checkout (a wheel, not the source tree) with its
+servers, and for the development scripts its tools. It is made where there is none and brought up to
+date when anything the package is built from has changed. Two locks in it: one is held while
+installing, so that scripts started together install once; the other is shared by all that run from
+it, so that nothing is replaced under a running crawl.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOG = VENV / "install.log"
+STAMP = VENV / "installed.json"
+PACKAGES = ("crawlctl", "coordinator", "worker", "common")
+BUILD_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+CONSTRAINTS = ROOT / "constraints.txt"
+TIERS = ("unit", "repo", "integration", "system", "chaos")
+REFUSED = 4
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
+
+def source_files() -> dict[str, bytes]:
+    """Return everything the package is built from, by name relative to the checkout."""
+    paths = [ROOT / name for name in BUILD_FILES if (ROOT / name).exists()]
+    for package in PACKAGES:
+        paths += (
+            path
+            for path in sorted((ROOT / package).rglob("*"))
+            if path.is_file() and "__pycache__" not in path.parts
+        )
+    return {str(path.relative_to(ROOT)): path.read_bytes() for path in paths}
+
+
+def digest(files: dict[str, bytes]) -> str:
+    total = hashlib.sha256()
+    for name, content in files.items():
+        total.update(f"{name}\0{len(content)}\0".encode() + content)
+    return total.hexdigest()
+
+
+def lock(name: str, operation: int) -> int | None:
+    """Return a descriptor that holds the lock; None when it is taken and LOCK_NB is given."""
+    number = os.open(VENV / name, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(number, operation)
+    except BlockingIOError:
+        os.close(number)
+        return None
+    return number
+
+
+def ensure(*extras: str) -> None:
+    """Make the environment fit this checkout; afterwards this process counts as running from it."""
+    if (VENV / "pyvenv.cfg").exists() and not (VENV / "install.lock").exists():
+        fail(f"{VENV} was not made by these scripts; move it away")
+    try:
+        VENV.mkdir(exist_ok=True)
+        (VENV / "install.lock").touch()
+    except OSError as error:
+        fail(f"{VENV} cannot be written ({error.strerror}); use a checkout you may write to")
+    installing = lock("install.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if installing is None:
+        print("crawlctl: waiting for another script to finish installing", file=sys.stderr)
+        installing = lock("install.lock", fcntl.LOCK_EX)
+    assert installing is not None
+    files = source_files()
+    wanted = {
+        "python": f"{sys.version} {os.path.realpath(sys.executable)}",
+        "dependencies": digest(
+            {
+                "setup.cfg": files["setup.cfg"],
+                "constraints.txt": CONSTRAINTS.read_bytes() if CONSTRAINTS.exists() else b"",
+            }
+        ),
+        "source": digest(files),
+    }
+    try:
+        present = json.loads(STAMP.read_bytes())
+    except (FileNotFoundError, ValueError):
+        present = {}
+    missing = set(extras) - set(present.get("extras", ()))
+    if not PYTHON.exists():
+        present = {}
+    changed = [name for name, value in wanted.items() if present.get(name) != value]
+    # New packages beside the old ones disturb nobody; replaced ones would.
+    using = lock("in-use.lock", (fcntl.LOCK_EX if changed else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    if using is None:
+        fail(
+            "this checkout has changed, and something started before still runs from its "
+            f"environment ({VENV}): let that end first, or use a second checkout",
+            REFUSED,
+        )
+    if changed or missing:
+        install(files, wanted, changed, sorted({*extras, *present.get("extras", ())}))
+    fcntl.flock(using, fcntl.LOCK_SH)
+    os.set_inheritable(using, True)
+    os.close(installing)
+
+
+def install(
+    files: dict[str, bytes], wanted: dict[str, str], changed: list[str], extras: list[str]
+) -> None:
+    """Bring the environment up to date and note what it holds."""
+    started = time.monotonic()
+    print(
+        f"crawlctl: installing the package with its extras ({', '.join(extras)}) into {VENV}, "
+        f"Python {platform.python_version()} ...",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    LOG.unlink(missing_ok=True)
+    if changed:
+        STAMP.unlink(missing_ok=True)
+    if "python" in changed:
+        make_venv()
+    with tempfile.TemporaryDirectory(dir=VENV, prefix="build-") as folder:
+        # Built from a copy: the checkout stays clean, and no leftover of an earlier build comes in.
+        for name, content in files.items():
+            target = Path(folder, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        requirement = f"{folder}[{','.join(extras)}]"
+        constraints = ["-c", str(CONSTRAINTS)] if CONSTRAINTS.exists() else []
+        pip("--no-build-isolation", *constraints, requirement)
+    STAMP.write_text(json.dumps({**wanted, "extras": extras}))
+    print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+def make_venv() -> None:
+    """Make an empty environment, in place of one that another Python has made."""
+    for entry in VENV.iterdir():
+        if entry.suffix == ".lock":
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    run_logged([sys.executable, "-I", "-m", "venv", "--prompt", "crawlctl", str(VENV)])
+    # What a build would otherwise download anew into an environment of its own, every time.
+    pip("setuptools>=70.1")
+
+
+def pip(*arguments: str) -> None:
+    run_logged(
+        [
+            str(PYTHON),
+            *("-I", "-m", "pip", "install", "--no-input", "--no-user", "--retries", "2"),
+            "--disable-pip-version-check",
+            *arguments,
+        ]
+    )
+
+
+def run_logged(command: list[str]) -> None:
+    """Run a step of the installation; say what is missing where it fails."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    with LOG.open("a+") as log:
+        done = subprocess.run(
+            command, check=False, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        if done.returncode == 0:
+            return
+        log.seek(0)
+        print(file=sys.stderr)
+        fail(explain(log.read()))
+
+
+def explain(log: str) -> str:
+    """Return what went wrong in an installation, with a remedy."""
+    see = f"(all of it: {LOG})"
+    lines = [line for line in log.splitlines() if line.strip()]
+    last = "\n".join(lines[-4:])
+    if "ensurepip" in log and "returned non-zero" in log:
+        return (
+            f"Python {sys.executable} cannot make environments: install its venv package "
+            f"(Debian, Ubuntu: apt-get install python3-venv) {see}"
+        )
+    if any(sign in log for sign in ("NewConnectionError", "ConnectTimeout", "NameResolutionError")):
+        return (
+            "the Python package index cannot be reached: check the network, set HTTPS_PROXY, or "
+            f"name a mirror in PIP_INDEX_URL {see}"
+        )
+    if "No space left" in log:
+        return f"the disk is full: {VENV} needs about 300 MB {see}"
+    if "No matching distribution" in log:
+        return (
+            f"a package is not to be had for Python {platform.python_version()} on "
+            f"{platform.system()} {platform.machine()}: try another Python (PYTHON=...) {see}\n"
+            f"{last}"
+        )
+    return f"the installation failed {see}:\n{last}"
+
+
+def run(*command: str) -> int:
+    return subprocess.run([str(PYTHON), "-I", *command], cwd=ROOT, check=False).returncode
+
+
+def crawl(arguments: list[str]) -> NoReturn:
+    ensure("embedded")
+    os.execv(PYTHON, [str(PYTHON), "-I", "-m", "crawlctl", "crawl", *arguments])
+
+
+def test(arguments: list[str]) -> NoReturn:
+    ensure("embedded", "test")
+    if not arguments:
+        selection = ["-m", "not (chaos and slow)"]
+    elif arguments[0] == "all":
+        selection = arguments[1:]
+    elif arguments[0] in TIERS:
+        selection = ["-m", *arguments]
+    else:
+        selection = arguments
+    os.execv(PYTHON, [str(PYTHON), "-I", str(ROOT / "scripts" / "_pytest.py"), *selection])
+
+
+def check(_: list[str]) -> int:
+    ensure("embedded", "test")
+    steps = {
+        "format": ("-m", "ruff", "format", "--check", "--quiet", "."),
+        "lint": ("-m", "ruff", "check", "--quiet", "."),
+        "types": ("-m", "mypy", "--strict", "--no-error-summary"),
+        "layers": (str(VENV / "bin" / "lint-imports"), "--no-cache"),
+        "tests": (str(ROOT / "scripts" / "_pytest.py"), "-q", "-m", "unit or repo"),
+    }
+    failed = []
+    for name, command in steps.items():
+        started = time.monotonic()
+        is_good = run(*command) == 0
+        print(f"{name}: {'good' if is_good else 'FAILED'} ({time.monotonic() - started:.1f} s)")
+        failed += [] if is_good else [name]
+    return 1 if failed else 0
+
+
+def fmt(_: list[str]) -> int:
+    ensure("embedded", "test")
+    mended = run("-m", "ruff", "check", "--quiet", "--fix", ".")
+    return run("-m", "ruff", "format", "--quiet", ".") or mended
+
+
+if __name__ == "__main__":
+    commands = {"crawl": crawl, "test": test, "check": check, "fmt": fmt}
+    try:
+        sys.exit(commands[sys.argv[1]](sys.argv[2:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
