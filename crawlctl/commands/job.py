@@ -116,14 +116,24 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     print_line(f"spec: {', '.join(changed) or 'all defaults'}")
     print_line()
     print_table(counters.NAMES, [[shown["counters"][name] for name in counters.NAMES]])
-    busy = sorted(
-        shown["tasks"], key=lambda one: one["queued"] + one["delayed"] + one["in_flight"]
-    )[::-1]
-    owners = len({one["owner"] for one in busy} - {None})
     print_line()
-    print_line(f"{len(busy)} shards, {owners} owners")
-    columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")
-    print_table(columns, [[one[name] for name in columns] for one in busy[:_SHOWN_TASKS]])
+    _print_tasks(shown["tasks"])
+
+
+def _print_tasks(tasks: list[dict[str, Any]]) -> None:
+    """Show the shards that have an owner or something to do, those with most to do first."""
+    from crawlctl.show import print_line, print_table
+
+    def waiting(task: dict[str, Any]) -> int:
+        return int(task["queued"] + task["delayed"] + task["in_flight"])
+
+    busy = [task for task in tasks if task["owner"] is not None or waiting(task)]
+    busy.sort(key=waiting, reverse=True)
+    owners = len({task["owner"] for task in tasks} - {None})
+    print_line(f"{len(tasks)} shards, {len(busy)} of them owned or not empty, {owners} owners")
+    if busy:
+        columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")
+        print_table(columns, [[task[name] for name in columns] for task in busy[:_SHOWN_TASKS]])
     if len(busy) > _SHOWN_TASKS:
         print_line(f"... and {len(busy) - _SHOWN_TASKS} more; --json has all")
 

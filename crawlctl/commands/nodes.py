@@ -52,7 +52,8 @@ async def listing(coord: Coord) -> list[dict[str, Any]]:
             "weight": view.info.weight,
             "load": view.info.load,
             "tasks": view.info.tasks,
-            "ttl_seconds": view.ttl_seconds,
+            # One that left has no lease; only the memory of it has.
+            "ttl_seconds": None if view.left_at else view.ttl_seconds,
             "reasons": list(view.info.reasons),
             "host": view.info.host,
             "pid": view.info.pid,
@@ -78,9 +79,15 @@ def _display(rows: Listing) -> None:
                 row["tasks"],
                 row["ttl_seconds"],
                 row["host"],
-                " ".join(f"{name}={value:g}" for name, value in sorted(row["load"].items())),
+                " ".join(_figure(name, value) for name, value in sorted(row["load"].items())),
                 "; ".join(row["reasons"]),
             )
             for row in rows
         ],
     )
+
+
+def _figure(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return f"{name.removesuffix('_bytes')}={value / 1e6:.0f}MB"
+    return f"{name}={round(value, 3):g}"
