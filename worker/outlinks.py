@@ -44,7 +44,7 @@ class Outlinks:
     def __init__(self, scope_set: ScopeSet, spec: JobSpec) -> None:
         self._scope_set = scope_set
         self._spec = spec
-        self._rules = scope.UrlRules(spec.allow, spec.deny)
+        self._rules = scope.UrlRules(allow=spec.allow, deny=spec.deny)
         self._has_rules = bool(spec.allow or spec.deny)
         self._verdicts: dict[str, tuple[bool, float]] = {}
         self._young: set[str] = set()

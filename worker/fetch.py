@@ -1,0 +1,253 @@
+"""One URL in, one classified answer out: the only part of crawlctl that talks to the web.
+
+A :class:`Fetcher` serves one job in one worker process. It enforces what must hold on the wire:
+time limits, the size of decoded bodies, accepted media types, and no connection to addresses that
+are not public. Connections and cookies are kept for the whole job.
+
+Invariants: ``fetch`` raises nothing but CancelledError; every failure has a code. It sends one
+request for each leave it has: the call itself is the first, and each further one (a redirect back
+to the same page, or a kept connection that turned out dead) first asks ``wait_before_hop``.
+
+Not promised: pacing, robots rules and retries are the caller's. Through a proxy only addresses
+written in the URL itself are checked, since the proxy looks the names up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import can_ada
+import structlog
+from yarl import URL
+
+from common.model.job import JobSpec
+from common.model.records import ErrorInfo
+from common.web.retry import ErrorCode
+from common.web.url import header_reference
+from worker.addresses import literal_private
+from worker.fetch_body import Body, Limits, read_body, text_field
+from worker.fetch_errors import (
+    InvalidLocationFault,
+    PrivateAddressFault,
+    Waits,
+    classify,
+    is_stale_connection,
+)
+from worker.web_session import Answer, open_session, trusted_headers
+
+MAX_HOPS: Final = 10
+"""Redirects back to the same page that are followed inside one fetch."""
+
+_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """How a fetch ended."""
+
+    url: str
+    final_url: str
+    """Last URL requested; differs from ``url`` only after a bounce."""
+    status: int | None = None
+    """None where no response header arrived."""
+    reason: str | None = None
+    headers: Mapping[str, str] | None = None
+    """Names in any case, repeated fields in ``items()``; bytes that are no UTF-8 are surrogates."""
+    content_type: str | None = None
+    """The field as sent, with its parameters."""
+    location: str | None = None
+    """Absolute target of a redirect, of any scheme, fragment included."""
+    body: bytes = b""
+    """Decoded; where it ended early, what had arrived; after other errors empty."""
+    truncated: bool = False
+    """The body is not all of it: ended early, or cut on request."""
+    ip: str | None = None
+    """Address connected to; None through a proxy."""
+    error: ErrorInfo | None = None
+    abandoned: bool = False
+    """``wait_before_hop`` said no: a further request was due and not sent."""
+    hops: int = 0
+    """Redirects followed."""
+    started_at: float
+    """When the last request was started (monotonic)."""
+    ended_at: float
+    """When its last byte had arrived, or it had failed (monotonic)."""
+
+    @property
+    def elapsed_ms(self) -> int:
+        """From the start of the last request to its end."""
+        return round((self.ended_at - self.started_at) * 1000)
+
+
+_REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)
+"""A longer body of a redirect is not worth reading to keep the connection."""
+
+
+class Fetcher:
+    """Fetches URLs for one job. To be created inside the running event loop, and closed."""
+
+    def __init__(self, spec: JobSpec, *, connections: int) -> None:
+        """Prepare; nothing is connected yet.
+
+        Args:
+            spec: The job's options; references to secrets are resolved here.
+            connections: Most requests at one time, all hosts together; more wait inside ``fetch``,
+                and that counts for their time limits.
+
+        Raises:
+            UsageError: a header, cookie or proxy of the job is malformed, or a secret is missing.
+        """
+        self._limits = Limits(
+            max_body=spec.max_body,
+            accept=tuple(pattern.partition(";")[0].strip().lower() for pattern in spec.accept),
+            cut=False,
+        )
+        self._waits = Waits(total_s=spec.timeout, connect_s=min(spec.connect_timeout, spec.timeout))
+        self._trusted_headers = trusted_headers(spec)
+        self._has_proxy = spec.proxy is not None
+        self._allow_private = spec.allow_private
+        self._session = open_session(spec, connections=connections)
+
+    async def close(self) -> None:
+        """Close every connection; fetches still running end with an error."""
+        await self._session.close()
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        wait_before_hop: Callable[[float], Awaitable[bool]],
+        is_bounce: Callable[[str], bool],
+        trusted: bool = False,
+        any_type: bool = False,
+        max_body: int | None = None,
+        cut: bool = False,
+    ) -> Fetched:
+        """Request ``url`` and read the answer.
+
+        Args:
+            url: Canonical URL; its path and query are sent byte for byte.
+            wait_before_hop: Called with the end of the last response (monotonic) before each
+                further request; returns True once it may start, or False to give the fetch up.
+            is_bounce: Tells whether a redirect's target is this same page (equal canonical URLs).
+            trusted: The host is a seed's: the job's own headers and cookies are sent too.
+            any_type: Take any media type, whatever the job accepts (robots.txt, sitemaps).
+            max_body: A size limit in place of the job's, in decoded bytes.
+            cut: Keep the first ``max_body`` bytes of a longer body instead of failing.
+        """
+        limits = self._limits
+        if any_type or cut or max_body is not None:
+            limits = Limits(
+                max_body=limits.max_body if max_body is None else max_body,
+                accept=() if any_type else limits.accept,
+                cut=cut,
+            )
+        target = url
+        hops = 0
+        may_reconnect = True
+        while True:
+            fetched, is_stale = await self._request(target, limits, trusted=trusted)
+            if hops:
+                fetched = replace(fetched, url=url, hops=hops)
+            if is_stale and may_reconnect:
+                may_reconnect = False
+            elif fetched.location is None or not is_bounce(fetched.location):
+                return fetched
+            elif hops == MAX_HOPS:
+                return replace(
+                    fetched,
+                    error=ErrorInfo(
+                        code=ErrorCode.TOO_MANY_REDIRECTS,
+                        message=f"the page redirected to itself more than {MAX_HOPS} times",
+                    ),
+                )
+            else:
+                hops += 1
+                may_reconnect = True
+                target = fetched.location.partition("#")[0]
+            if not await wait_before_hop(fetched.ended_at):
+                return replace(fetched, abandoned=True)
+
+    def _check_literal(self, url: str) -> None:
+        # Without a proxy, the address connected to is what counts.
+        if self._has_proxy and not self._allow_private and literal_private(url):
+            raise PrivateAddressFault
+
+    async def _request(self, url: str, limits: Limits, *, trusted: bool) -> tuple[Fetched, bool]:
+        """Send one request; return how it ended, and whether a kept connection turned out dead."""
+        started_at = time.monotonic()
+        answer: Answer | None = None
+        location: str | None = None
+        try:
+            self._check_literal(url)
+            async with self._session.get(
+                _exact_url(url),
+                headers=self._trusted_headers if trusted else None,
+                allow_redirects=False,
+            ) as response:
+                assert isinstance(response, Answer)
+                answer = response
+                location = _location_of(response, url)
+                body = await read_body(response, limits if location is None else _REDIRECT_LIMITS)
+                ended_at = time.monotonic()
+        except Exception as failure:  # noqa: BLE001 - hostile bytes meet a large library here
+            ended_at = time.monotonic()
+            body = Body(failure=failure)
+        if location is not None and body.failure is not None:
+            body = Body()  # a redirect is complete with its header: its body is of no matter
+        fetched = Fetched(
+            url=url,
+            final_url=url,
+            status=None if answer is None else answer.status,
+            reason=None if answer is None else answer.reason,
+            headers=None if answer is None else answer.headers,
+            content_type=None if answer is None else text_field(answer, "Content-Type"),
+            location=location,
+            body=body.content,
+            truncated=body.truncated,
+            ip=None if answer is None or self._has_proxy else answer.ip,
+            error=None if body.failure is None else self._named(body.failure, answer),
+            started_at=started_at,
+            ended_at=ended_at,
+        )
+        return fetched, is_stale_connection(body.failure)
+
+    def _named(self, failure: Exception, answer: Answer | None) -> ErrorInfo:
+        error = classify(failure, answered=answer is not None, waits=self._waits)
+        if error.code == ErrorCode.INTERNAL_ERROR:
+            _log.error("fetch.unexpected", exc_info=failure)
+        return error
+
+
+def _exact_url(url: str) -> URL:
+    exact = URL(url, encoded=True)
+    if url.endswith("?"):  # an empty query would be lost: carry its mark in the path
+        path = url[url.index("/", 8) :]
+        return URL.build(
+            scheme=exact.scheme, authority=exact.raw_authority, path=path, encoded=True
+        )
+    return exact
+
+
+def _location_of(answer: Answer, url: str) -> str | None:
+    """Return the absolute target of a redirect.
+
+    Raises:
+        InvalidLocationFault: the server names a target that is no URL.
+    """
+    if answer.status not in _REDIRECTS:
+        return None
+    field = answer.headers.get("Location", "").strip()
+    if not field:
+        return None
+    reference = header_reference(field.encode("utf-8", "surrogateescape"))
+    try:
+        target: str = (can_ada.parse(url) + reference).href
+    except ValueError as error:
+        raise InvalidLocationFault("the redirect's Location is not a valid URL") from error
+    return target
