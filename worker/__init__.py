@@ -5,6 +5,34 @@ tasks to own); ``task`` runs one owned task; ``job`` holds what a process needs 
 ``page`` takes one URL from claim to settlement; ``committer`` writes settlements, outlinks first.
 """
 
-from worker.program import run
+from __future__ import annotations
+
+import asyncio
+
+from common.model.ids import NodeId
+from common.runtime.settings import Settings
 
 __all__ = ["run"]
+
+
+async def run(
+    settings: Settings,
+    *,
+    node_id: NodeId,
+    lease_ttl_s: float,
+    concurrency: int,
+    http: str | None,
+    stop: asyncio.Event,
+) -> None:
+    """Be a worker until ``stop`` is set, then drain; see :func:`worker.program.run`."""
+    # Importing the package stays cheap: the command line uses its rules for addresses.
+    from worker import program  # noqa: PLC0415
+
+    await program.run(
+        settings,
+        node_id=node_id,
+        lease_ttl_s=lease_ttl_s,
+        concurrency=concurrency,
+        http=http,
+        stop=stop,
+    )
