@@ -24,6 +24,6 @@ async def run(
         ServiceUnavailable: etcd or Redis cannot be reached at the start.
         RefusedError: a live node has this id.
     """
-    from coordinator import master  # noqa: PLC0415  # importing the package stays cheap
+    from coordinator.master import run as live  # noqa: PLC0415  # importing the package stays cheap
 
-    await master.run(settings, node_id=node_id, lease_ttl_s=lease_ttl_s, http=http, stop=stop)
+    await live(settings, node_id=node_id, lease_ttl_s=lease_ttl_s, http=http, stop=stop)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from common.model.ids import JobId, NodeId, Revision, Task
-from common.model.job import JobState
+from common.model.job import Job, JobState
 from coordinator import budget, completion
 from coordinator.facts import (
     JobView,
@@ -142,7 +142,7 @@ def plan(observation: Observation) -> list[Action]:
 
 def plan_job(view: JobView) -> list[JobAction]:
     """Return the steps for one job; none while it was not looked at or is closed."""
-    if view.shards is None or view.memory.is_closed:
+    if view.shards is None or view.memory.is_closed or is_over(view.job, view.shards):
         return []
     if view.memory.doubtful == view.revision:
         return [Rewrite(job=view.id, revision=view.revision)]
@@ -153,6 +153,11 @@ def plan_job(view: JobView) -> list[JobAction]:
             return _plan_cancelled(view, view.shards)
         case JobState.FINISHED | JobState.FAILED | JobState.DAMAGED:
             return _apply(view, view.shards, "closed")
+
+
+def is_over(job: Job, shards: Sequence[ShardFact]) -> bool:
+    """Tell whether the job is final and every shard it still has is closed."""
+    return job.state.is_final and all(shard.state == "closed" for shard in shards if shard.exists)
 
 
 def wanted_state(view: JobView) -> WantedState:
@@ -200,8 +205,6 @@ def _plan_live(view: JobView, shards: Sequence[ShardFact]) -> list[JobAction]:
 def _plan_cancelled(view: JobView, shards: Sequence[ShardFact]) -> list[JobAction]:
     # Emptiness lasts only once every shard refuses offers: cancelled first, then look, then closed.
     existing = [shard for shard in shards if shard.exists]
-    if all(shard.state == "closed" for shard in existing):
-        return _apply(view, shards, "closed")
     if view.memory.fenced != view.revision or any(
         shard.state not in ("cancelled", "closed") for shard in existing
     ):

@@ -200,9 +200,14 @@ def test_a_cancelled_job_that_looks_settled_is_first_made_to_refuse_offers() -> 
     ]
 
 
-def test_a_job_cancelled_before_it_had_shards_is_closed_at_once() -> None:
+def test_a_job_cancelled_before_it_had_shards_needs_nothing() -> None:
     job = make_job(JobState.CANCELLED, started_at=None)
-    assert plan_job(view(job, GONE, fenced=None)) == [ApplyState(**AT, state="closed")]
+    assert plan_job(view(job, GONE, fenced=None)) == []
+
+
+def test_a_new_master_writes_nothing_to_a_job_closed_long_ago() -> None:
+    for state in (JobState.FINISHED, JobState.CANCELLED, JobState.DAMAGED):
+        assert plan_job(view(make_job(state), shards(state="closed"), fenced=None)) == []
 
 
 def test_a_closed_job_costs_nothing() -> None:
