@@ -25,6 +25,10 @@ MAX_TITLE_CHARS: Final = 500
 _MAX_RAW_TITLE_CHARS: Final = 20_000
 _MAX_REMEMBERED_CHARS: Final = 512
 _MEMO_ENTRIES: Final = 65_536
+_ENTRIES_PER_TABLE: Final = 8
+"""What an empty table is counted as: sites of one page a directory must not grow it unseen."""
+_NOWHERE: Final = "javascript:"
+"""Stands for an attribute that only looks like the one asked for, as ``xlink:href`` does."""
 _OWN: Final = ""
 """Stands in a look-up for a reference whose meaning is the page's own (``?x``): never a URL."""
 
@@ -115,7 +119,8 @@ class LinkResolver:
         self._tables: dict[str, _Table] = {}
         self._origins: dict[str, dict[str, str | None]] = {}
         self._everywhere: dict[str, str | None] = {}
-        self._entries = 0
+        self.entries = 0
+        """How many are held."""
 
     def resolve(self, references: Iterable[str], *, base: str) -> list[str]:
         """Return the distinct canonical URLs of ``references``, in order.
@@ -127,7 +132,7 @@ class LinkResolver:
         if not base.startswith(("http://", "https://")):
             urls = dict.fromkeys(canonicalize(raw, base) for raw in references)
         else:
-            if self._entries >= self._max_entries:
+            if self.entries >= self._max_entries:
                 self._forget()
             table = self._directory(base)
             urls = dict.fromkeys(map(table.__getitem__, references))
@@ -140,7 +145,7 @@ class LinkResolver:
         return list(urls)  # type: ignore[arg-type]  # None was taken out
 
     def _forget(self) -> None:
-        self._tables, self._origins, self._everywhere, self._entries = {}, {}, {}, 0
+        self._tables, self._origins, self._everywhere, self.entries = {}, {}, {}, 0
 
     def _directory(self, base: str) -> _Table:
         path, _, _ = base.partition("?")
@@ -150,12 +155,13 @@ class LinkResolver:
             origin = self._origins.setdefault(host_key(directory), {})
             table = _Table(self, directory, origin=origin, everywhere=self._everywhere)
             self._tables[directory] = table
+            self.entries += _ENTRIES_PER_TABLE
         return table
 
     def remember(self, known: dict[str, str | None], raw: str, url: str | None) -> None:
         """Add one entry to a table while there is room; very long references are not kept."""
-        if self._entries < self._max_entries and len(raw) <= _MAX_REMEMBERED_CHARS:
-            self._entries += 1
+        if self.entries < self._max_entries and len(raw) <= _MAX_REMEMBERED_CHARS:
+            self.entries += 1
             known[raw] = url
 
 
@@ -228,16 +234,16 @@ def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[s
     for node in tree.css(query):
         tag = node.tag
         if tag in _HREF_TAGS:
-            references[node.attrs["href"] or ""] = None
+            references[node.attrs.get("href", _NOWHERE) or ""] = None
         elif tag == "base":
             if base is None:
-                base = document_base(url, node.attrs["href"] or "")
+                base = document_base(url, node.attrs.get("href", _NOWHERE) or "")
         elif tag == "meta":
-            target = _refresh_target(node.attrs["http-equiv"], node.attrs["content"])
+            target = _refresh_target(node.attrs.get("http-equiv"), node.attrs.get("content"))
             if target is not None:
                 references[target] = None
         else:
-            references[node.attrs["src"] or ""] = None
+            references[node.attrs.get("src", _NOWHERE) or ""] = None
     if base is None:  # else a fragment alone leads to another document
         references = {raw: None for raw in references if raw[:1] != "#"}
     return references, base or url
@@ -263,10 +269,16 @@ def _with_query_in(raw: str, encoding: charset.Charset) -> str:
     """Percent-encode the query of a reference in the encoding of its page, as browsers do."""
     if raw.isascii() or "?" not in raw or encoding.name.startswith("utf-"):
         return raw
-    path, mark, rest = raw.partition("?")
-    query, hash_mark, fragment = rest.partition("#")
-    if "#" in path:
-        return raw
-    encoded = query.encode(encoding.codec, "xmlcharrefreplace")
-    query = "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in encoded)
+    before, hash_mark, fragment = raw.partition("#")
+    path, mark, query = before.partition("?")
+    query = "".join(char if char < "\x80" else _octets(char, encoding) for char in query)
     return f"{path}{mark}{query}{hash_mark}{fragment}"
+
+
+def _octets(char: str, encoding: charset.Charset) -> str:
+    """Return a character percent-encoded; one that the encoding lacks as a numeric reference."""
+    try:
+        encoded = char.encode(encoding.codec)
+    except UnicodeEncodeError:
+        return f"%26%23{ord(char)}%3B"
+    return "".join(f"%{octet:02X}" for octet in encoded)

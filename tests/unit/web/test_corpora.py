@@ -116,7 +116,16 @@ def test_every_document_is_read_in_its_encoding() -> None:
         if (page.encoding, page.title) != expected:
             wrong.append((case["id"], expected, page.encoding, page.title))
     assert wrong == []
-    assert charset.by_label("bogus") is None
+
+
+def test_no_decoy_is_taken_for_a_declaration_of_encoding() -> None:
+    with (_CORPORA / "encoding.jsonl").open(encoding="utf-8") as lines:
+        cases = [json.loads(line) for line in lines]
+    decoys = [case for case in cases if "decoy" in case["note"]]
+    for case in decoys:
+        found = charset.sniff(base64.b64decode(case["bytes_b64"]), case["http_content_type"])
+        assert found in (charset.UTF_8, charset.WINDOWS_1252), case["id"]
+    assert len(decoys) >= 15
 
 
 def _robots_txt(case: dict[str, Any]) -> bytes:
