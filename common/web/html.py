@@ -141,8 +141,7 @@ class LinkResolver:
                     canonicalize(raw, base) if (url := table[raw]) == _OWN else url
                     for raw in references
                 )
-        urls.pop(None, None)
-        return list(urls)  # type: ignore[arg-type]  # None was taken out
+        return list(filter(None, urls))
 
     def _forget(self) -> None:
         self._tables, self._origins, self._everywhere, self.entries = {}, {}, {}, 0

@@ -93,7 +93,7 @@ def document_base(page_url: str, base_href: str) -> str:
         href: str = (can_ada.parse(page_url) + _scalar_values(base_href)).href
     except ValueError:
         return page_url
-    return page_url if href.startswith(("data:", "javascript:")) else href
+    return page_url if href.startswith(("data:", "javascript:")) else href.partition("#")[0]
 
 
 def host_key(url: str) -> HostKey:

@@ -206,9 +206,9 @@ def test_a_page_of_very_many_links_gives_them_all() -> None:
 )
 def test_hostile_pages_cost_little_and_keep_their_links(soup: str) -> None:
     """Pages like these took a tree builder minutes or gigabytes."""
-    begin = time.monotonic()
+    begin = time.process_time()
     page = _parse(f"<title>t</title><base href=/b/><a href=first></a>{soup}<a class=x href='last'>")
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     assert page.title == "t"
     assert page.links == ["http://h.example/b/first", "http://h.example/b/last"]
 

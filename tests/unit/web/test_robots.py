@@ -140,9 +140,9 @@ def test_nothing_raises(body: bytes, agent: str) -> None:
 )
 def test_a_hostile_file_is_read_and_asked_in_bounded_time(line: str) -> None:
     text = "User-agent: *\n" + "".join(line.format(n=number) for number in range(30_000))
-    begin = time.monotonic()
+    begin = time.process_time()
     rules = _rules(text)
-    assert time.monotonic() - begin < 3
-    begin = time.monotonic()
+    assert time.process_time() - begin < 3
+    begin = time.process_time()
     rules.verdict("http://h/" + "a" * 8000)
-    assert time.monotonic() - begin < 0.5
+    assert time.process_time() - begin < 0.5

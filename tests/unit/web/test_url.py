@@ -105,6 +105,7 @@ def test_default_ports_are_not_part_of_the_authority() -> None:
     ("base_href", "expected"),
     [
         ("b/", "http://h/d/b/"),
+        ("b/#/c/", "http://h/d/b/"),
         ("", "http://h/d/p?q"),
         ("http://[bad", "http://h/d/p?q"),
         ("javascript:1", "http://h/d/p?q"),
