@@ -93,9 +93,10 @@ class _Run:
         self._sink = sink
         self._shown = shown
         self._stop = stop
-        self._started = time.monotonic()
+        self._started: float | None = None
+        """When the job was in the hands of the master: starting servers is no crawling."""
         self._active_before_s = sink.state.active_s
-        self._saved = self._started
+        self._saved = time.monotonic()
 
     async def run(self) -> JobLook | None:
         """Return the job as it was left; None when there is none yet."""
@@ -151,6 +152,7 @@ class _Run:
     async def _follow(self, connected: Services) -> JobLook:
         """Submit the job and write its results until it has ended."""
         await _insist(lambda: self._submit(connected))
+        self._started = time.monotonic()
         while True:
             look = await _insist(lambda: self._collect(connected))
             if look.job.state.is_final:
@@ -180,7 +182,8 @@ class _Run:
 
     def _save(self) -> None:
         self._saved = time.monotonic()
-        self._sink.save(active_s=self._active_before_s + self._saved - self._started)
+        active_s = 0.0 if self._started is None else self._saved - self._started
+        self._sink.save(active_s=self._active_before_s + active_s)
 
 
 async def _insist(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -156,11 +156,13 @@ def _verdict(result: Summary | None) -> tuple[int, str | None]:
         causes = ", ".join(result.errors) or "see results.jsonl"
         return 1, f"no seed answered ({causes})"
     if result.bad_seed_lines:
-        return 1, f"{result.bad_seed_lines} seed lines were no URLs; all others were crawled"
+        lines = "line was" if result.bad_seed_lines == 1 else "lines were"
+        return 1, f"{result.bad_seed_lines} seed {lines} bad; all the others were crawled"
     return 0, None
 
 
 def _show_finished(folder: Folder, *, quiet: bool) -> int:
+    """Show the summary again; a crawl that reached nobody has still failed."""
     from crawlctl import crawling, summary
     from crawlctl.show import note
 
@@ -169,4 +171,8 @@ def _show_finished(folder: Folder, *, quiet: bool) -> int:
         note(f"the crawl in {folder.path} is finished; --fresh starts over")
         if found is not None:
             summary.show(found, folder.path / crawling.RESULTS)
+    if found is not None and found.outcome is summary.CrawlOutcome.NO_SEED_ANSWERED:
+        code, words = _verdict(found)
+        note(f"crawlctl: {words}")
+        return code
     return 0
