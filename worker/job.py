@@ -13,11 +13,11 @@ from common.frontier.offers import Offers
 from common.frontier.scope import ScopeSet
 from common.model.ids import JobId, NodeId
 from common.model.job import JobSpec
-from common.web.html import HtmlParser
 from common.web.retry import RetryPolicy
 from worker.fetch import Fetcher
 from worker.outlinks import Outlinks
 from worker.pacer import Pacer
+from worker.parsing import PageParser
 from worker.robots import RobotsCache
 
 
@@ -40,8 +40,7 @@ class JobContext:
         self.fetcher = Fetcher(spec, connections=connections)
         self.pacer = Pacer(from_end=spec.per_host == 1)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer)
-        self.parser = HtmlParser()
-        self.follow = frozenset(spec.follow)
+        self.parser = PageParser(frozenset(spec.follow))
         self.retry = RetryPolicy(spec.retries)
         self.offers = Offers(client, cluster=cluster, job=job, spec=spec)
         self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec)
@@ -55,4 +54,5 @@ class JobContext:
 
     async def close(self) -> None:
         """Close connections to sites."""
+        self.parser.close()
         await self.fetcher.close()

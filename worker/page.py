@@ -162,11 +162,8 @@ class PageWorker:
         links: list[str] = []
         ok = fetched.status is not None and 200 <= fetched.status < 300
         if ok and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
-            parsed = context.parser.parse(
-                fetched.body,
-                url=fetched.final_url,
-                content_type=fetched.content_type,
-                follow=context.follow,
+            parsed = await context.parser.parse(
+                fetched.body, url=fetched.final_url, content_type=fetched.content_type
             )
             title, encoding, links = parsed.title, parsed.encoding, parsed.links
         selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)

@@ -1,0 +1,31 @@
+"""A whole crawler in the background, as ``crawlctl up`` starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Ran, assert_none_left, crawlctl
+
+Command = Callable[..., Ran]
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Command]:
+    """Run commands against private servers, a master and two workers; all gone afterwards."""
+    data, home = tmp_path / "data", tmp_path / "home"
+    home.mkdir()
+
+    def command(*arguments: str, timeout_s: float = 120) -> Ran:
+        return crawlctl(*arguments, home=home, timeout_s=timeout_s)
+
+    started = command("up", "--data", str(data), "--workers", "2")
+    assert 0 == started.code, started.err
+    try:
+        yield command
+    finally:
+        stopped = command("down")
+        assert_none_left(data)
+    assert 0 == stopped.code, stopped.err
