@@ -177,4 +177,5 @@ def walk(site: DocSite, host: str, start: str = "/index.html") -> Walked:
                 if next_path not in known:
                     known.add(next_path)
                     queue.append(next_path)
+    connection.close()
     return Walked(status)
