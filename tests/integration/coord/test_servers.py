@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def _is_alive(pid: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 def test_a_server_dies_with_a_killed_test_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
-    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE) as parent:
+    environ = os.environ | {"PYTHONPATH": str(_ROOT)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert _is_alive(pid)
