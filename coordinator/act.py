@@ -47,7 +47,7 @@ log = structlog.get_logger()
 
 SEEDING_S = 0.2
 """Time a cycle spends on offering seeds, over all jobs."""
-_CHUNKS_AT_ONCE = 4
+_CHUNKS_AT_ONCE = 16
 _SEEDS_WAIT_S = 0.3
 
 
@@ -131,21 +131,22 @@ class Actor:
     async def _offer_seeds(self, entry: Entry, *, limit_s: float) -> str | None:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
+            # Several chunks in one offer: each shard is called once for all of them.
             chunks = await entry.frontier.staged(limit=_CHUNKS_AT_ONCE)
-            for number, urls in chunks:
-                self._session.check()
-                if not await entry.frontier.offer_seeds(urls):
-                    # Sealed, or a restarted server's shard that its owner has yet to adopt.
-                    entry.due_at_s = time.monotonic() + _SEEDS_WAIT_S
-                    return f"waiting for shards of job {entry.id} to take its seeds"
-                # All of the chunk's URLs are in, so it may go; a successor that finds it still
-                # there offers it again, which changes nothing.
+            if not chunks:
+                break
+            self._session.check()
+            if not await entry.frontier.offer_seeds([url for _, urls in chunks for url in urls]):
+                # Sealed, or a restarted server's shard that its owner has yet to adopt.
+                entry.due_at_s = time.monotonic() + _SEEDS_WAIT_S
+                return f"waiting for shards of job {entry.id} to take its seeds"
+            # All of these URLs are in, so the chunks may go; a successor that finds one still
+            # there offers it again, which changes nothing.
+            for number, _ in chunks:
                 refusal = await entry.frontier.unstage(number, fence=self._fence(entry))
                 if refusal is not None:
                     await self._take_refusals(entry, [refusal])
                     return None
-            if not chunks:
-                break
         return f"offered seeds of job {entry.id}"
 
     async def _grant(self, entry: Entry, action: Grant) -> str | None:

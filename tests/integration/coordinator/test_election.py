@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import pytest
@@ -20,6 +21,10 @@ from tests.integration.coordinator.rig import LEASE_TTL_S, Master, Rig
 from tests.support.servers import EtcdServer, RedisServer, free_ports
 from tests.support.tcpproxy import TcpProxy
 from tests.support.waiting import until, until_true
+
+
+def seen(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, object]]:
+    return [(entry["event"], entry.get("node")) for entry in logs]
 
 
 async def until_active(rig: Rig, *names: str) -> str:
@@ -130,8 +135,9 @@ async def test_a_master_cut_off_from_etcd_stops_before_another_takes_over(
             proxy.is_refusing = True
             await proxy.cut()
             await until_active(rig, "m2")
-            events = [entry["event"] for entry in logs if entry["event"].startswith("master.")]
-            assert events.index("master.demoted") < events.index("master.elected")
+            await until_true(lambda: ("master.elected", "m2") in seen(logs))
+            events = seen(logs)
+            assert events.index(("master.demoted", "m1")) < events.index(("master.elected", "m2"))
         proxy.is_refusing = False
 
         async def is_back() -> bool:
