@@ -7,6 +7,7 @@ environment and the configuration file are read once, by ``common.runtime.settin
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -128,10 +129,36 @@ def options_given(ctx: click.Context) -> Mapping[str, object]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine to its end."""
+    """Run a command's coroutine to its end; SIGINT and SIGTERM cancel it.
+
+    Raises:
+        KeyboardInterrupt: it was cancelled by a signal.
+    """
     import asyncio
 
-    return asyncio.run(work)
+    async def interruptible() -> T:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        is_told = False
+
+        def on_signal() -> None:
+            nonlocal is_told
+            is_told = True
+            task.cancel()
+
+        # Set even where the shell had SIGINT ignored, as it does for commands in the background:
+        # all commands are to end alike.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if is_told:
+                raise KeyboardInterrupt from None
+            raise
+
+    return asyncio.run(interruptible())
 
 
 class _WithGlobals(click.Command):

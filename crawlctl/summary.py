@@ -102,7 +102,8 @@ def show(summary: Summary, results: Path) -> None:
         )
         if counters[name]
     ]  # fmt: skip
-    parts = ", ".join([f"{counters['fetched']} pages", *others])
+    pages = "1 page" if counters["fetched"] == 1 else f"{counters['fetched']} pages"
+    parts = ", ".join([pages, *others])
     print_line(
         f"{summary.state}: {parts} in "
         f"{duration(summary.elapsed_seconds)}, {summary.pages_per_second:.1f} pages/s"
