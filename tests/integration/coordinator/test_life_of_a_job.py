@@ -157,15 +157,16 @@ async def test_seeds_added_to_a_running_job_are_fetched_too(rig: Rig) -> None:
 
 async def test_many_seeds_stream_in_chunks(rig: Rig) -> None:
     rig.master()
-    await rig.submit([f"http://h{number}.test/" for number in range(5000)], chunk=500)
+    seeds = [f"http://h{number}.test/" for number in range(5000)]
+    stored = await rig.submit(seeds, chunk=100)
+    frontier = rig.frontier("job", stored.job.spec)
 
-    async def all_in() -> bool:
-        return (await rig.counters())["discovered"] == 5000
+    async def are_all_in() -> bool:
+        return sum(one.staged for one in await frontier.stats()) == 0
 
-    await until(all_in)
-    stats = await rig.frontier("job", (await rig.job()).job.spec).stats()
-    await until_true(lambda: stats)
-    assert sum(one.staged for one in stats) in (0, 1)
+    await until(are_all_in)
+    counted = await rig.counters()
+    assert counted["queued"] == counted["discovered"] == 5000
 
 
 async def test_a_job_without_seeds_finishes_at_once(rig: Rig) -> None:
