@@ -213,7 +213,7 @@ class Group(_WithGlobals, click.Group):
     def __init__(
         self, *args: Any, lazy: Mapping[str, Lazy] | None = None, **attributes: Any
     ) -> None:
-        super().__init__(*args, **attributes)
+        super().__init__(*args, no_args_is_help=False, **attributes)
         self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature

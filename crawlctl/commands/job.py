@@ -121,16 +121,18 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
 
 
 def _print_tasks(tasks: list[dict[str, Any]]) -> None:
-    """Show the shards that have an owner or something to do, those with most to do first."""
+    """Show who owns how many shards, and those with something to do, most first."""
+    from collections import Counter
+
     from crawlctl.show import print_line, print_table
 
     def waiting(task: dict[str, Any]) -> int:
         return int(task["queued"] + task["delayed"] + task["in_flight"])
 
-    busy = [task for task in tasks if task["owner"] is not None or waiting(task)]
-    busy.sort(key=waiting, reverse=True)
-    owners = len({task["owner"] for task in tasks} - {None})
-    print_line(f"{len(tasks)} shards, {len(busy)} of them owned or not empty, {owners} owners")
+    owners = Counter(task["owner"] or "nobody" for task in tasks)
+    shares = ", ".join(f"{owner} {count}" for owner, count in sorted(owners.items()))
+    print_line(f"{len(tasks)} shards, owned by: {shares}")
+    busy = sorted(filter(waiting, tasks), key=waiting, reverse=True)
     if busy:
         columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")
         print_table(columns, [[task[name] for name in columns] for task in busy[:_SHOWN_TASKS]])

@@ -25,6 +25,7 @@ def closed_port() -> int:
         (["--foo", "jobs"], ["No such option", "--foo"]),
         (["submit", "--max-dept", "1", "http://h.example/"], ["--max-dept", "--max-depth"]),
         (["crawl", "http://h.example/"], ["Missing option", "-o", "crawlctl crawl --help"]),
+        (["job"], ["Missing command", "crawlctl job --help"]),
         (["submit"], ["no seed", "--seeds"]),
         (["submit", "http://h.example/", "--delay", "soon"], ["--delay", "'soon'"]),
         (["submit", "http://h.example/", "--delay", "-1"], ["--delay", "from 0 to 86400"]),
@@ -84,10 +85,6 @@ def test_what_this_version_cannot_do_is_not_offered(call: Caller, option: str) -
     "arguments",
     [
         ["jobs"],
-        ["job", "show", "x"],
-        ["locks", "--json"],
-        ["nodes"],
-        ["export", "x"],
         ["submit", "http://h.example/"],
         ["doctor"],
     ],
