@@ -48,7 +48,7 @@ class _Connection:
 
     async def _pump_requests(self) -> None:
         while data := await self._read(self.client_reader):
-            if self._proxy.is_holding_requests:
+            if self.held or self._proxy.is_to_be_held(data):
                 self.held += data
                 continue
             await self._write(self.server, data)
@@ -94,8 +94,8 @@ class TcpProxy:
         self._listener: asyncio.Server | None = None
         self._connections: list[_Connection] = []
         self.endpoint = ""
-        self.is_holding_requests = False
-        """Keep what the client sends from the server, for ``strand``."""
+        self.hold_from: bytes | None = None
+        """Keep back what a client sends, beginning with what holds these bytes; see ``strand``."""
         self.is_losing_replies = False
         """Drop what the server sends."""
         self.is_refusing = False
@@ -122,6 +122,9 @@ class TcpProxy:
     def held_bytes(self) -> int:
         return sum(len(connection.held) for connection in self._connections)
 
+    def is_to_be_held(self, data: bytes) -> bool:
+        return self.hold_from is not None and self.hold_from in data
+
     async def cut(self) -> None:
         """Break every connection on both sides."""
         connections, self._connections = self._connections, []
@@ -131,7 +134,7 @@ class TcpProxy:
     async def strand(self) -> list[Late]:
         """Break the clients' sides only; what was held is late, new connections are healthy."""
         connections, self._connections = self._connections, []
-        self.is_holding_requests = False
+        self.hold_from = None
         stranded = []
         for connection in connections:
             await connection.stop()

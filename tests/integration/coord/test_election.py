@@ -9,7 +9,7 @@ import pytest
 from common.coord import Coord, Leader, NodeInfo, Session, StoredJob
 from common.coord.wire import Put
 from common.model.errors import LeaseLost, NotMaster
-from common.model.ids import JobId, NodeId, Term
+from common.model.ids import JobId, NodeId, Term, Token
 from common.model.job import Job, JobSpec, JobState
 from tests.integration.coord.conftest import Connect, OpenSession
 from tests.support.servers import EtcdServer
@@ -119,6 +119,7 @@ async def test_a_victory_that_is_over_when_its_reply_arrives_is_not_claimed(
         proxy.reply_delay_s = 0.5
         campaign = asyncio.create_task(slow.election.campaign(session, node=ANNA))
         won = await until(coord.election.leader)
+        assert won is not None
         await coord.election.resign(won.term)
         theirs = await put_by_hand(coord, rival)
         proxy.reply_delay_s = 0.0
@@ -133,7 +134,7 @@ async def test_a_deleted_election_key_ends_the_term(coord: Coord, session_on: Op
     """R3: the guard compares the create revision, so the same node's new key is no old term."""
     session = await session_on(coord.etcd)
     old = await coord.election.campaign(session, node=ANNA)
-    await coord.locks.release("master", old)  # type: ignore[arg-type]  # as `locks release` does
+    await coord.locks.release("master", Token(old))
     with pytest.raises(NotMaster, match="nobody"):
         await coord.assignments.publish({}, version=1, term=old)
     new = await coord.election.campaign(session, node=ANNA)

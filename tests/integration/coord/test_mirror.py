@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from common.coord import Coord, KeyValue, Mirror
 from common.coord.wire import Delete, Event, Put, messages
-from common.model.errors import CoordUnavailable
 from tests.integration.coord.conftest import Connect
 from tests.support.servers import EtcdServer
 from tests.support.tcpproxy import TcpProxy
@@ -143,12 +140,3 @@ async def test_events_that_come_twice_change_nothing(coord: Coord) -> None:
     mirror._apply([Event(KeyValue(old.key, b"", 0, old.mod_revision, 0), is_delete=True)])
     assert mirror.items == before
     await mirror.close()
-
-
-async def test_a_mirror_of_an_etcd_that_is_away_says_so_at_the_start(
-    own_etcd: EtcdServer, connected: Connect
-) -> None:
-    coord = await connected(own_etcd.endpoint)
-    own_etcd.kill()
-    with pytest.raises(CoordUnavailable, match=own_etcd.endpoint):
-        await Mirror(coord.etcd, coord.keys.jobs).start()

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
-from common.coord import Acquired, Coord, Held, Session
+from common.coord import Acquired, Assignment, Coord, Held, Session, buried_below, bury
 from common.coord.wire import Put, absent
 from common.model.errors import LeaseLost, NotMaster, UnknownOutcome
-from common.model.ids import NodeId, Token
+from common.model.ids import JobId, NodeId, Token
 from common.model.job import Job, JobSpec, JobState
 from tests.integration.coord.conftest import Connect, OpenSession
 from tests.support.servers import EtcdServer
@@ -61,7 +61,8 @@ async def setting(
         coord = await connected(proxy.endpoint)
         session = await session_on(coord.etcd, ttl_s=20)
         yield Setting(own_etcd, proxy, coord, session, await connected(own_etcd.endpoint))
-        proxy.is_refusing = proxy.is_losing_replies = proxy.is_holding_requests = False
+        proxy.is_refusing = proxy.is_losing_replies = False
+        proxy.hold_from = None
         await session.close()
 
 
@@ -95,7 +96,7 @@ async def test_a_lock_whose_reply_was_lost_is_recognised_as_ours(setting: Settin
 async def test_a_lock_taken_meanwhile_by_another_with_the_same_name_is_not_taken_for_ours(
     setting: Setting, session_on: OpenSession
 ) -> None:
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     acquiring = asyncio.create_task(
         setting.coord.locks.acquire(setting.session, "seeds", owner=ANNA)
     )
@@ -113,7 +114,7 @@ async def test_a_lock_taken_meanwhile_by_another_with_the_same_name_is_not_taken
 
 async def test_a_late_request_does_not_take_a_released_lock_again(setting: Setting) -> None:
     """Without the door the late copy makes a lock under a live lease that nobody knows of."""
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     acquiring = asyncio.create_task(
         setting.coord.locks.acquire(setting.session, "seeds", owner=ANNA)
     )
@@ -131,7 +132,7 @@ async def test_a_late_request_does_not_take_a_released_lock_again(setting: Setti
 
 
 async def test_a_late_request_does_not_disturb_the_present_owner(setting: Setting) -> None:
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     acquiring = asyncio.create_task(
         setting.coord.locks.acquire(setting.session, "seeds", owner=ANNA)
     )
@@ -143,7 +144,7 @@ async def test_a_late_request_does_not_disturb_the_present_owner(setting: Settin
 
 
 async def test_a_cancelled_acquisition_leaves_no_lock_not_even_later(setting: Setting) -> None:
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     acquiring = asyncio.create_task(
         setting.coord.locks.acquire(setting.session, "seeds", owner=ANNA)
     )
@@ -173,10 +174,13 @@ async def test_an_outcome_unknown_at_the_sessions_deadline_counts_as_not_owned(
         return await setting.key_holders("seeds") == []
 
     await until(gone, within_s=2 * session.ttl_s + 5)
+    setting.proxy.is_losing_replies = False
+    await setting.proxy.cut()
+    await session.close()
 
 
 async def test_a_cancelled_campaign_leaves_no_master_not_even_later(setting: Setting) -> None:
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     campaign = asyncio.create_task(setting.coord.election.campaign(setting.session, node=ANNA))
     await until_true(lambda: setting.proxy.held_bytes)
     campaign.cancel()
@@ -195,6 +199,7 @@ async def test_an_election_whose_reply_was_lost_is_won_once(setting: Setting) ->
     leader = await until(setting.direct.election.leader)
     setting.proxy.is_losing_replies = False
     await setting.proxy.cut()
+    assert leader is not None
     assert await campaign == leader.term
 
 
@@ -214,7 +219,7 @@ async def test_a_late_change_of_a_job_is_refused(setting: Setting) -> None:
     stored = await setting.direct.jobs.get("j")
     assert stored is not None
     term = await setting.direct.election.campaign(setting.session, node=ANNA)
-    setting.proxy.is_holding_requests = True
+    setting.proxy.hold_from = b""
     replacing = asyncio.create_task(
         setting.coord.jobs.replace(job, expected=stored.revision, term=term)
     )
@@ -228,3 +233,37 @@ async def test_a_late_change_of_a_job_is_refused(setting: Setting) -> None:
     assert now is not None
     with pytest.raises(NotMaster):
         await setting.coord.jobs.replace(job, expected=now.revision, term=term)
+
+
+def guard_of(key: str) -> bytes:
+    """Return how a transaction that compares ``key`` is recognised on the wire."""
+    return b"\x1a" + bytes([len(key)]) + key.encode()
+
+
+async def test_a_late_publication_does_not_bring_back_an_older_assignment(
+    setting: Setting,
+) -> None:
+    """Both copies are of the present term, so the term alone would let it in."""
+    coord, workers = setting.coord, setting.coord.assignments
+    term = await coord.election.campaign(setting.session, node=ANNA)
+    setting.proxy.hold_from = guard_of(coord.keys.assignment_version)
+    publishing = asyncio.create_task(
+        workers.publish({BERT: {JobId("j"): [1]}}, version=1, term=term)
+    )
+    late = await setting.strand_what_is_sent()
+    await publishing
+    await workers.publish({BERT: {JobId("j"): [2]}}, version=2, term=term)
+    await setting.arrive(late)
+    assert await workers.load() == (2, {BERT: Assignment(version=2, tasks={"j": [2]})})
+
+
+async def test_a_late_burial_does_not_bury_those_who_came_after_it(setting: Setting) -> None:
+    coord = setting.coord
+    setting.proxy.hold_from = guard_of(coord.keys.buried)
+    burying = asyncio.create_task(bury(coord.etcd, coord.keys))
+    late = await setting.strand_what_is_sent()
+    revision = await burying
+    alive = await coord.locks.acquire(setting.session, "seeds", owner=ANNA)
+    assert isinstance(alive, Acquired)
+    await setting.arrive(late)
+    assert await buried_below(coord.etcd, coord.keys) == revision < alive.token
