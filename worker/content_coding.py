@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -27,10 +28,23 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5"
 
 
-class _Layer(Protocol):
-    is_complete: bool
+class Decoder(Protocol):
+    """Decodes one body, piece by piece."""
 
-    def feed(self, data: bytes, room: int) -> bytes: ...
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether the end of the coded data has been seen."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what ``data`` decodes to.
+
+        Over all calls it gives about one byte more than the limit, so that the caller sees it, and
+        is not to be called again then.
+
+        Raises:
+            BadEncodingFault: the bytes do not follow the coding.
+            TooLargeFault: an inner layer alone is over the limit.
+        """
 
 
 class _Members:
@@ -39,32 +53,42 @@ class _Members:
     What follows the last member is ignored, as browsers do.
     """
 
-    def __init__(self, new_member: Callable[[bytes], Any], *, magic: bytes | None) -> None:
+    __slots__ = (
+        "_count", "_ignores_rest", "_magic", "_member", "_new_member", "_pending", "_room",
+        "is_complete",
+    )  # fmt: skip
+
+    def __init__(
+        self, new_member: Callable[[bytes], Any], magic: bytes | None, limit_bytes: int
+    ) -> None:
         self.is_complete = False
         self._new_member = new_member
         self._magic = magic
+        self._room = limit_bytes + 1
         self._member: Any = None
         self._count = 0
         self._pending = b""
         self._ignores_rest = False
 
-    def feed(self, data: bytes, room: int) -> bytes:
-        """Return the next decoded bytes, ``room`` at most; what does not fit is given up."""
-        data = self._pending + data if self._pending else data
-        self._pending = b""
-        parts: list[bytes] = []
-        while data and room > 0 and not self._ignores_rest:
+    def feed(self, data: bytes) -> bytes:
+        if self._pending:
+            data, self._pending = self._pending + data, b""
+        decoded = b""
+        while data and self._room > 0 and not self._ignores_rest:
             if self._member is None and not self._begin(data):
                 break
-            part = self._member.decompress(data, room)
-            parts.append(part)
-            room -= len(part)
+            try:
+                part = self._member.decompress(data, self._room)
+            except _DECODER_ERRORS as error:
+                raise _undecodable(error) from error
+            self._room -= len(part)
+            decoded = decoded + part if decoded else part
             if not self._member.eof:
                 break
             data = self._member.unused_data
             self._member = None
             self.is_complete = True
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return decoded
 
     def _begin(self, data: bytes) -> bool:
         if len(data) < 2:
@@ -82,25 +106,50 @@ class _Members:
 
 
 class _Brotli:
-    def __init__(self, decompressor: Any) -> None:
-        self.is_complete = False
-        self._decompressor = decompressor
+    __slots__ = ("_decompressor", "_room", "is_complete")
 
-    def feed(self, data: bytes, room: int) -> bytes:
-        """Return the next decoded bytes, about ``room`` at most; what does not fit is given up."""
+    def __init__(self, limit_bytes: int) -> None:
+        self.is_complete = False
+        self._decompressor = _BROTLI.Decompressor()
+        self._room = limit_bytes + 1
+
+    def feed(self, data: bytes) -> bytes:
         decoded = bytearray()
-        while not self.is_complete and len(decoded) < room:
-            decoded += self._decompressor.process(data, output_buffer_limit=room - len(decoded))
+        while not self.is_complete and len(decoded) < self._room:
+            try:
+                decoded += self._decompressor.process(
+                    data, output_buffer_limit=self._room - len(decoded)
+                )
+            except _DECODER_ERRORS as error:
+                raise _undecodable(error) from error
             data = b""
             self.is_complete = self._decompressor.is_finished()
             if self._decompressor.can_accept_more_data():
                 break
+        self._room -= len(decoded)
         return bytes(decoded)
 
 
-def _deflate_member(data: bytes) -> Any:
-    has_zlib_header = data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
-    return zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS)
+class _Stack:
+    """Codings on top of each other; the outermost first."""
+
+    def __init__(self, layers: Sequence[Decoder], limit_bytes: int) -> None:
+        self._layers = layers
+        self._limit_bytes = limit_bytes
+        self._inner_bytes = [0] * len(layers)
+
+    @property
+    def is_complete(self) -> bool:
+        return all(layer.is_complete for layer in self._layers)
+
+    def feed(self, data: bytes) -> bytes:
+        last = len(self._layers) - 1
+        for number, layer in enumerate(self._layers):
+            data = layer.feed(data)
+            self._inner_bytes[number] += len(data)
+            if number < last and self._inner_bytes[number] > self._limit_bytes:
+                raise TooLargeFault(self._limit_bytes)
+        return data
 
 
 def _first_module(*names: str) -> Any:
@@ -116,31 +165,28 @@ _BROTLI: Final = _first_module("brotli")
 _ZSTD: Final = _first_module("compression.zstd", "backports.zstd")
 
 
-def _gzip() -> _Layer:
-    return _Members(lambda _: zlib.decompressobj(zlib.MAX_WBITS | 16), magic=_GZIP_MAGIC)
+def _gzip_member(_data: bytes) -> Any:
+    return zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
-def _deflate() -> _Layer:
-    return _Members(_deflate_member, magic=None)
+def _deflate_member(data: bytes) -> Any:
+    has_zlib_header = data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+    return zlib.decompressobj(zlib.MAX_WBITS if has_zlib_header else -zlib.MAX_WBITS)
 
 
-def _brotli() -> _Layer:
-    return _Brotli(_BROTLI.Decompressor())
-
-
-def _zstd() -> _Layer:
+def _zstd_member(_data: bytes) -> Any:
     options = {_ZSTD.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
-    return _Members(lambda _: _ZSTD.ZstdDecompressor(options=options), magic=_ZSTD_MAGIC)
+    return _ZSTD.ZstdDecompressor(options=options)
 
 
-_LAYERS: Final[dict[str, Callable[[], _Layer]]] = {
-    "gzip": _gzip,
-    "deflate": _deflate,
+_DECODERS: Final[dict[str, Callable[[int], Decoder]]] = {
+    "gzip": partial(_Members, _gzip_member, _GZIP_MAGIC),
+    "deflate": partial(_Members, _deflate_member, None),
     # Brotli before 1.2 cannot bound what one call produces.
     **(
-        {"br": _brotli} if hasattr(_BROTLI and _BROTLI.Decompressor, "can_accept_more_data") else {}
+        {"br": _Brotli} if hasattr(_BROTLI and _BROTLI.Decompressor, "can_accept_more_data") else {}
     ),
-    **({"zstd": _zstd} if _ZSTD else {}),
+    **({"zstd": partial(_Members, _zstd_member, _ZSTD_MAGIC)} if _ZSTD else {}),
 }
 _DECODER_ERRORS: Final = (
     zlib.error,
@@ -148,7 +194,7 @@ _DECODER_ERRORS: Final = (
     *((_ZSTD.ZstdError,) if _ZSTD else ()),
 )
 
-ACCEPT_ENCODING: Final = ", ".join(_LAYERS)
+ACCEPT_ENCODING: Final = ", ".join(_DECODERS)
 """What to ask servers for."""
 
 
@@ -160,45 +206,26 @@ def codings_of(values: Sequence[str]) -> tuple[str, ...]:
     Raises:
         BadEncodingFault: a coding is not understood here, or too many are stacked.
     """
+    if len(values) == 1 and values[0] in _DECODERS:
+        return (values[0],)
     words = [
         word.strip().lower().removeprefix("x-") for value in values for word in value.split(",")
     ]
-    unknown = [word for word in words if word in _REGISTERED and word not in _LAYERS]
+    unknown = [word for word in words if word in _REGISTERED and word not in _DECODERS]
     if unknown:
         raise BadEncodingFault(f"the body is in the coding {unknown[0]!r}, which was not asked for")
-    codings = tuple(word for word in words if word in _LAYERS)
+    codings = tuple(word for word in words if word in _DECODERS)
     if len(codings) > _MAX_STACKED:
         raise BadEncodingFault(f"{len(codings)} content codings are stacked on each other")
     return codings
 
 
-class Decoder:
-    """Decodes one body; gives at most one byte more than ``limit``, so that the caller sees it."""
+def open_decoder(codings: Sequence[str], *, limit_bytes: int) -> Decoder:
+    """Return what undoes these codings, applied in this order; at least one."""
+    if len(codings) == 1:
+        return _DECODERS[codings[0]](limit_bytes)
+    return _Stack([_DECODERS[name](limit_bytes) for name in reversed(codings)], limit_bytes)
 
-    def __init__(self, codings: Sequence[str], *, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._layers = [_LAYERS[name]() for name in reversed(codings)]
-        self._rooms = [limit_bytes + 1] * len(self._layers)
 
-    @property
-    def is_complete(self) -> bool:
-        """Tell whether every layer has seen its end."""
-        return all(layer.is_complete for layer in self._layers)
-
-    def feed(self, data: bytes) -> bytes:
-        """Return what ``data`` decodes to; not to be called again once over the limit.
-
-        Raises:
-            BadEncodingFault: the bytes do not follow the coding.
-            TooLargeFault: an inner layer alone is over the limit.
-        """
-        last = len(self._layers) - 1
-        for number, layer in enumerate(self._layers):
-            try:
-                data = layer.feed(data, self._rooms[number])
-            except _DECODER_ERRORS as error:
-                raise BadEncodingFault(f"the body cannot be decoded: {error}") from error
-            self._rooms[number] -= len(data)
-            if number < last and self._rooms[number] <= 0:
-                raise TooLargeFault(self._limit_bytes)
-        return data
+def _undecodable(error: Exception) -> BadEncodingFault:
+    return BadEncodingFault(f"the body cannot be decoded: {error}")

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 import can_ada
+import msgspec
 import structlog
+from msgspec.structs import replace
 from yarl import URL
 
 from common.model.job import JobSpec
@@ -46,8 +47,7 @@ _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """How a fetch ended."""
 
     url: str
@@ -185,19 +185,22 @@ class Fetcher:
         location: str | None = None
         try:
             self._check_literal(url)
-            async with self._session.get(
+            response = await self._session.get(
                 _exact_url(url),
                 headers=self._trusted_headers if trusted else None,
                 allow_redirects=False,
-            ) as response:
-                assert isinstance(response, Answer)
-                answer = response
-                location = _location_of(response, url)
-                body = await read_body(response, limits if location is None else _REDIRECT_LIMITS)
-                ended_at = time.monotonic()
+            )
+            assert isinstance(response, Answer)
+            answer = response
+            location = _location_of(answer, url)
+            body = await read_body(answer, limits if location is None else _REDIRECT_LIMITS)
+            ended_at = time.monotonic()
         except Exception as failure:  # noqa: BLE001 - hostile bytes meet a large library here
             ended_at = time.monotonic()
             body = Body(failure=failure)
+        finally:
+            if answer is not None:
+                answer.release()  # closes the connection unless the body was read to its end
         if location is not None and body.failure is not None:
             body = Body()  # a redirect is complete with its header: its body is of no matter
         fetched = Fetched(

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from worker.content_coding import Decoder, codings_of
+from worker.content_coding import Decoder, codings_of, open_decoder
 from worker.fetch_errors import EarlyEndFault, FetchFault, RefusedTypeFault, TooLargeFault
 from worker.web_session import Answer
 
@@ -101,7 +101,7 @@ def _begin(answer: Answer, limits: Limits) -> Decoder | None:
     if "Content-Encoding" in answer.headers:
         codings = codings_of(answer.headers.getall("Content-Encoding"))
         if codings:
-            return Decoder(codings, limit_bytes=limits.max_body)
+            return open_decoder(codings, limit_bytes=limits.max_body)
     if (answer.content_length or 0) > limits.max_body and not limits.cut:
         raise TooLargeFault(limits.max_body)
     return None

@@ -105,10 +105,10 @@ class WorkerNode:
             LeaseLost: the session is dead; every task was dropped.
         """
         await self._coord.members.join(self._session, self.info())
-        self._state = "ready"
         key = self._coord.keys.assignment(self._id)
         mirror = Mirror(self._coord.etcd, key)
         await mirror.start()
+        self._state = "ready"
         reporting = asyncio.create_task(self._report())
         lost = asyncio.create_task(self._session.wait_lost())
         stopping = asyncio.create_task(stop.wait())
@@ -132,13 +132,13 @@ class WorkerNode:
     async def _report(self) -> None:
         """Refresh the node key three times a lease, spread so that nodes do not beat in step."""
         while True:
-            await asyncio.sleep(self._session.ttl_s / 3 * random.uniform(0.7, 1.3))  # noqa: S311
             try:
                 await self._coord.members.update(self._session, self.info())
             except (CoordUnavailable, UnknownOutcome) as error:
                 log.warning("node.report_failed", reason=str(error))
             except LeaseLost:
                 return  # the session says so too; serve() acts on it
+            await asyncio.sleep(self._session.ttl_s / 3 * random.uniform(0.7, 1.3))  # noqa: S311
 
     async def _reconcile(self, wished: set[Task]) -> None:
         await self._reap()
