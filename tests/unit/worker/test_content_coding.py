@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.content_coding import ACCEPT_ENCODING, Decoder, codings_of
+from worker.content_coding import ACCEPT_ENCODING, codings_of, open_decoder
 from worker.fetch_errors import BadEncodingFault, TooLargeFault
 
 TEXT = b"some text " * 100
@@ -22,7 +22,7 @@ def raw_deflate(body: bytes) -> bytes:
 
 
 def decoded(body: bytes, codings: Sequence[str], *, limit: int = 10_000, step: int = 0) -> bytes:
-    decoder = Decoder(codings, limit_bytes=limit)
+    decoder = open_decoder(codings, limit_bytes=limit)
     step = step or len(body)
     found = b"".join(decoder.feed(body[at : at + step]) for at in range(0, len(body), step))
     assert decoder.is_complete
@@ -64,20 +64,20 @@ def test_decoding_undoes_encoding(body: bytes, layers: list[str], step: int) -> 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress, raw_deflate])
 def test_no_call_gives_more_than_a_byte_over_the_limit(pack: object) -> None:
     assert callable(pack)
-    decoder = Decoder(["gzip" if pack is gzip.compress else "deflate"], limit_bytes=4096)
+    decoder = open_decoder(["gzip" if pack is gzip.compress else "deflate"], limit_bytes=4096)
 
     assert len(decoder.feed(pack(bytes(10_000_000)))) == 4097
 
 
 def test_inner_layer_over_the_limit_is_refused() -> None:
-    decoder = Decoder(["gzip", "gzip"], limit_bytes=4096)
+    decoder = open_decoder(["gzip", "gzip"], limit_bytes=4096)
 
     with pytest.raises(TooLargeFault, match="4096"):
         decoder.feed(gzip.compress(bytes(1_000_000)))
 
 
 def test_unfinished_body_is_not_complete() -> None:
-    decoder = Decoder(["gzip"], limit_bytes=10_000)
+    decoder = open_decoder(["gzip"], limit_bytes=10_000)
 
     assert TEXT.startswith(decoder.feed(gzip.compress(TEXT)[:-1]))
     assert not decoder.is_complete
@@ -87,12 +87,12 @@ def test_unfinished_body_is_not_complete() -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_other_bytes_are_refused(body: bytes, coding: str) -> None:
     with pytest.raises(BadEncodingFault):
-        Decoder([coding], limit_bytes=100).feed(body)
+        open_decoder([coding], limit_bytes=100).feed(body)
 
 
 def test_endless_row_of_empty_members_is_refused() -> None:
     with pytest.raises(BadEncodingFault, match="members"):
-        Decoder(["gzip"], limit_bytes=100).feed(gzip.compress(b"") * 2_000)
+        open_decoder(["gzip"], limit_bytes=100).feed(gzip.compress(b"") * 2_000)
 
 
 @pytest.mark.parametrize(
