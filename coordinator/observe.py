@@ -265,7 +265,9 @@ class Observer:
                 for info in self.roll.live.values()
             ),
             vanished=tuple(sorted(self.roll.vanished)),
-            jobs=tuple(entry.view() for entry in self.entries.values()),
+            jobs=tuple(
+                entry.view() for entry in self.entries.values() if not entry.memory.is_closed
+            ),
             assigned=self.assigned,
             version=self.version,
             owners=self._owners,

@@ -34,6 +34,9 @@ ELIGIBLE: Final = frozenset({"registered", "ready", "busy"})
 _WEIGHT_STEPS = 8
 """Weights count in eighths, so that their small movements do not make new assignments."""
 _NEAR_END_URLS = 200
+"""With fewer URLs left a job is looked at often, so that it ends promptly."""
+_PAUSE_PER_SHARD_S = 0.0005
+"""Keeps the looks at a job of thousands of shards from becoming a load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,15 +257,14 @@ def pace(view: JobView, actions: Sequence[JobAction]) -> float | None:
     if actions:
         return 0.1
     shards = view.shards or ()
-    match view.job.state:
-        case JobState.RUNNING:
-            left = sum(shard.waiting + shard.in_flight + shard.staged for shard in shards)
-            is_close = left < _NEAR_END_URLS or view.job.spec.max_pages is not None
-            return 0.25 if is_close else 1.0
-        case JobState.CANCELLED:
-            return 0.25
-        case _:
-            return 2.0
+    pause_s = 2.0
+    if view.job.state is JobState.CANCELLED:
+        pause_s = 0.5
+    elif view.job.state is JobState.RUNNING:
+        left = sum(shard.waiting + shard.in_flight + shard.staged for shard in shards)
+        is_close = left < _NEAR_END_URLS or view.job.spec.max_pages is not None
+        pause_s = 0.25 if is_close else 1.0
+    return max(pause_s, len(shards) * _PAUSE_PER_SHARD_S)
 
 
 # ------------------------------------------------------------------------------------- assignment

@@ -230,8 +230,10 @@ class Reign:
             if states[state] and not state.is_final
         ]
         parts = [
-            f"{', '.join(active) or 'no'} jobs on {workers} workers",
-            f"{assigned} tasks assigned" + (", some without owner yet" if locks < assigned else ""),
+            f"jobs: {', '.join(active) or 'none'}",
+            f"workers: {workers}",
+            f"tasks assigned: {assigned}"
+            + (", some without owner yet" if locks < assigned else ""),
             *dict.fromkeys(done),
         ]
         return "; ".join(parts)

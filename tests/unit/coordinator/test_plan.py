@@ -274,6 +274,7 @@ def test_a_job_near_its_end_is_looked_at_more_often() -> None:
     assert pace(view(make_job(), shards(queued=5)), []) == 0.25
     assert pace(view(make_job(), shards(queued=5000)), []) == 1.0
     assert pace(view(make_job(), shards()), [OfferSeeds(**AT)]) == 0.0
+    assert pace(view(make_job(shards=4000), shards(4000)), []) == 2.0
 
 
 # ------------------------------------------------------------------------------------- assignment
