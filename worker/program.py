@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from worker.node import WorkerNode
 
 PAUSE_S: Final = (0.1, 5.0)
 """First and longest wait before another session is tried."""
+MAX_FILES: Final = 65_536
 
 log = structlog.get_logger()
 
@@ -108,6 +110,7 @@ async def run(
         ServiceUnavailable: etcd or Redis did not answer at the start.
         RefusedError: a live node has this name.
     """
+    _allow_many_files()
     async with _services(settings) as (coord, client):
         program = _Program(
             coord=coord,
@@ -119,6 +122,14 @@ async def run(
         )
         async with _health(http, program) if http else nullcontext():
             await program.serve(stop)
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files as far as we may: kept connections to sites are many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from common.model.job import JobSpec
 from common.model.records import ErrorInfo
 from common.web import url
 from common.web.retry import ErrorCode
-from common.web.robots import RobotsPolicy, RobotsRules, policy_for_status
+from common.web.robots import MAX_BYTES, RobotsPolicy, RobotsRules, policy_for_status
 from worker.fetch import Fetched, Fetcher
 from worker.pacer import Pacer
 
@@ -129,6 +129,9 @@ class RobotsCache:
                 wait_before_hop=_paced(self._pacer, at, self._spec),
                 is_bounce=lambda hop, target=target: url.canonicalize(hop) == target,  # type: ignore[misc]
                 trusted=trusted and at == origin,
+                any_type=True,
+                max_body=MAX_BYTES,
+                cut=True,
             )
             self._pacer.ended(at, self._spec.delay)
             if fetched.abandoned:
@@ -146,7 +149,7 @@ class RobotsCache:
 
     def _judge(self, host: HostKey, fetched: Fetched) -> _Entry | None:
         """Return what an answer means; None = follow its redirect."""
-        if fetched.error is not None and fetched.error.code != ErrorCode.TOO_LARGE:
+        if fetched.error is not None:
             return _Entry(None, fetched.error, time.monotonic() + ASK_AGAIN_S)
         if fetched.status is None:
             return self._keep(self._allow_all)

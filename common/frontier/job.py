@@ -144,7 +144,8 @@ class JobFrontier:
             fence: of the master.
             seen: the grant this was decided on; where it has changed since, nothing is moved.
         """
-        args = [LAYOUT_VERSION, *fence, amount, "" if seen is None else seen]
+        guard = "" if seen is None else seen
+        args: list[str | bytes | int] = [LAYOUT_VERSION, *fence, amount, guard]
         call = Call("grant", [self._keys[shard].meta], args)
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "grant") or int(reply[1])

@@ -74,7 +74,7 @@ ERROR_CODES: Final = MappingProxyType(
         ErrorCode.DNS_NOT_FOUND: _lasting("The host name does not exist."),
         ErrorCode.DNS_FAILED: _passing("The name server did not answer, or not for now."),
         ErrorCode.TLS_FAILED: _lasting("The TLS handshake failed or the certificate is not valid."),
-        ErrorCode.READ_TIMEOUT: _passing("The host went silent in the middle of the response."),
+        ErrorCode.READ_TIMEOUT: _passing("The host sent no answer in time."),
         ErrorCode.TOTAL_TIMEOUT: _passing("The response was not complete in time."),
         ErrorCode.CONNECTION_RESET: _passing("The connection ended before the response."),
         ErrorCode.PROTOCOL_ERROR: _lasting("The response is not valid HTTP."),
