@@ -1,8 +1,11 @@
 """Carrying out single steps, each guarded by the term and by the job revision it was decided at.
 
 What a step learns (a newer record, a fence that is up, a write in doubt) goes into the job's entry;
-the next cycle decides from there. A refusal as stale has two causes, told apart by reading etcd:
-another term, upon which this master must step down, or a newer job record, which is taken over.
+the next cycle decides from there. A write without an answer is shut out before anything else is
+decided: the record is stored again unchanged, and its newer revision becomes every shard's fence.
+
+A refusal as stale has two causes, told apart by reading etcd: another term, upon which this master
+must step down, or a newer job record, which is taken over.
 """
 
 from __future__ import annotations
@@ -84,6 +87,12 @@ class Actor:
                         continue  # an earlier step of this cycle brought a newer record
                     try:
                         said = await self._perform_on(entry, action, seeding=seeding)
+                    except FrontierUnavailable:
+                        # What was sent may still be carried out, after the next look and whatever
+                        # is decided from it: a late "open" would undo a seal, a late grant would
+                        # count twice.
+                        self._doubt(entry)
+                        raise
                     except ScriptBug as error:
                         leave_alone(entry)
                         log.error("job.stuck", job=entry.id, error=str(error))  # noqa: TRY400
@@ -150,15 +159,10 @@ class Actor:
         return f"offered seeds of job {entry.id}"
 
     async def _grant(self, entry: Entry, action: Grant) -> str | None:
-        try:
-            answer = await entry.frontier.grant(
-                action.shard, action.amount, fence=self._fence(entry)
-            )
-        except FrontierUnavailable:
-            if action.amount > 0:
-                # It may be granted yet, after the next look did not show it.
-                self._doubt(entry)
-            raise
+        seen = next(one.grant for one in entry.stats or () if one.shard == action.shard)
+        answer = await entry.frontier.grant(
+            action.shard, action.amount, fence=self._fence(entry), seen=seen
+        )
         if isinstance(answer, Refusal):
             await self._take_refusals(entry, [answer])
         return None
@@ -251,7 +255,8 @@ class Actor:
         return MasterFence(self._term, entry.stored.revision)
 
     def _doubt(self, entry: Entry) -> None:
-        entry.memory = replace(entry.memory, doubtful=entry.stored.revision)
+        if not entry.stored.job.state.is_final:
+            entry.memory = replace(entry.memory, doubtful=entry.stored.revision)
 
     async def _take_refusals(self, entry: Entry, refusals: Sequence[Refusal | None]) -> None:
         if Refusal.STALE in refusals:

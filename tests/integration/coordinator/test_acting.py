@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ from structlog.testing import capture_logs
 
 from common.coord import Session
 from common.frontier import MasterFence, ShardState
-from common.model.errors import NotMaster
+from common.model.errors import FrontierUnavailable, NotMaster
 from common.model.ids import JobId, NodeId, Revision, Term
 from common.model.job import JobState
 from coordinator.act import Actor
@@ -19,6 +21,7 @@ from coordinator.facts import Observation
 from coordinator.observe import Entry, NodeRoll, Observer
 from coordinator.plan import ApplyState, Finish, OfferSeeds, Publish, Rewrite, plan
 from tests.integration.coordinator.rig import LEASE_TTL_S, Rig
+from tests.support.servers import EtcdServer, RedisServer
 
 JOB = JobId("job")
 
@@ -56,8 +59,8 @@ class Hands(NamedTuple):
         assert await self.rig.shard_states() == {"open"}
 
 
-@pytest.fixture
-async def hands(rig: Rig) -> AsyncIterator[Hands]:
+@asynccontextmanager
+async def hands_on(rig: Rig) -> AsyncIterator[Hands]:
     session = await Session.open(rig.coord.etcd, ttl_s=LEASE_TTL_S)
     term = await rig.coord.election.campaign(session, node=NodeId("hands"))
     observer = Observer(
@@ -67,6 +70,12 @@ async def hands(rig: Rig) -> AsyncIterator[Hands]:
     await observer.begin(jobs.items)
     yield Hands(rig, term, observer, Actor(rig.coord, session, observer, term=term))
     await session.close()
+
+
+@pytest.fixture
+async def hands(rig: Rig) -> AsyncIterator[Hands]:
+    async with hands_on(rig) as hands:
+        yield hands
 
 
 async def test_a_job_paused_after_the_passes_is_not_finished_and_its_seals_are_undone(
@@ -128,6 +137,31 @@ async def test_a_write_in_doubt_moves_the_jobs_revision_and_the_fence(
     frontier = rig.frontier("job", hands.entry.stored.job.spec)
     late = await frontier.grant(0, 5, fence=MasterFence(hands.term, before))
     assert late == "STALE"
+
+
+async def test_a_script_without_an_answer_is_shut_out_before_anything_else_is_decided(
+    etcd_server: EtcdServer, own_redis: RedisServer, cluster_name: str
+) -> None:
+    async with (
+        Rig.open(etcd_server.endpoint, own_redis.url, cluster=cluster_name) as rig,
+        hands_on(rig) as hands,
+    ):
+        await rig.submit([], keep_open=True)
+        await hands.cycle_until_running()
+        before = hands.entry.stored.revision
+        step = ApplyState(job=JOB, revision=before, state="open")
+        await asyncio.to_thread(own_redis.kill)
+        with pytest.raises(FrontierUnavailable):
+            await hands.actor.perform([step])
+        await asyncio.to_thread(own_redis.restart)
+
+        assert [type(action) for action in plan(await hands.look())] == [Rewrite]
+        await hands.cycle()
+        await hands.cycle()
+        frontier = rig.frontier("job", hands.entry.stored.job.spec)
+        late = await frontier.apply(ShardState.OPEN, fence=MasterFence(hands.term, before))
+        assert set(late) == {"STALE"}
+        assert plan(await hands.look()) == []
 
 
 async def test_steps_decided_at_an_older_revision_are_left_out(rig: Rig, hands: Hands) -> None:
