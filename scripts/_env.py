@@ -9,6 +9,7 @@ it, so that nothing is replaced under a running crawl.
 
 from __future__ import annotations
 
+import configparser
 import fcntl
 import hashlib
 import json
@@ -29,6 +30,7 @@ LOG = VENV / "install.log"
 STAMP = VENV / "installed.json"
 PACKAGES = ("crawlctl", "coordinator", "worker", "common")
 BUILD_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+PYTEST = str(ROOT / "scripts" / "_pytest.py")
 CONSTRAINTS = ROOT / "constraints.txt"
 TIERS = ("unit", "repo", "integration", "system", "chaos")
 REFUSED = 4
@@ -56,6 +58,18 @@ def digest(files: dict[str, bytes]) -> str:
     for name, content in files.items():
         total.update(f"{name}\0{len(content)}\0".encode() + content)
     return total.hexdigest()
+
+
+def dependencies(setup_cfg: str) -> str:
+    """Return a digest of what must be installed beside the package."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read_string(setup_cfg)
+    parts = {"required": settings.get("options", "install_requires", fallback="").encode()}
+    if settings.has_section("options.extras_require"):
+        parts |= {name: text.encode() for name, text in settings.items("options.extras_require")}
+    if CONSTRAINTS.exists():
+        parts["constraints"] = CONSTRAINTS.read_bytes()
+    return digest(parts)
 
 
 def lock(name: str, operation: int) -> int | None:
@@ -86,21 +100,19 @@ def ensure(*extras: str) -> None:
     files = source_files()
     wanted = {
         "python": f"{sys.version} {os.path.realpath(sys.executable)}",
-        "dependencies": digest(
-            {
-                "setup.cfg": files["setup.cfg"],
-                "constraints.txt": CONSTRAINTS.read_bytes() if CONSTRAINTS.exists() else b"",
-            }
-        ),
+        "dependencies": dependencies(files["setup.cfg"].decode()),
         "source": digest(files),
     }
     try:
         present = json.loads(STAMP.read_bytes())
     except (FileNotFoundError, ValueError):
         present = {}
-    missing = set(extras) - set(present.get("extras", ()))
     if not PYTHON.exists():
         present = {}
+    elif "python" in present and not os.environ.get("PYTHON"):
+        # Another one may come first on today's PATH; the one that is installed works.
+        wanted["python"] = present["python"]
+    missing = set(extras) - set(present.get("extras", ()))
     changed = [name for name, value in wanted.items() if present.get(name) != value]
     # New packages beside the old ones disturb nobody; replaced ones would.
     using = lock("in-use.lock", (fcntl.LOCK_EX if changed else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -124,7 +136,7 @@ def install(
     started = time.monotonic()
     print(
         f"crawlctl: installing the package with its extras ({', '.join(extras)}) into {VENV}, "
-        f"Python {platform.python_version()} ...",
+        f"Python {wanted['python'].split()[0]} ...",
         end="",
         file=sys.stderr,
         flush=True,
@@ -132,7 +144,8 @@ def install(
     LOG.unlink(missing_ok=True)
     if changed:
         STAMP.unlink(missing_ok=True)
-    if "python" in changed:
+    if "python" in changed or "dependencies" in changed:
+        # From scratch, so that nothing is there which is no longer asked for.
         make_venv()
     with tempfile.TemporaryDirectory(dir=VENV, prefix="build-") as folder:
         # Built from a copy: the checkout stays clean, and no leftover of an earlier build comes in.
@@ -148,7 +161,7 @@ def install(
 
 
 def make_venv() -> None:
-    """Make an empty environment, in place of one that another Python has made."""
+    """Make an empty environment in place of what is there."""
     for entry in VENV.iterdir():
         if entry.suffix == ".lock":
             continue
@@ -216,6 +229,21 @@ def run(*command: str) -> int:
     return subprocess.run([str(PYTHON), "-I", *command], cwd=ROOT, check=False).returncode
 
 
+def run_quietly(*command: str) -> int:
+    """Run a check; what it says is of interest only when it fails."""
+    done = subprocess.run(
+        [str(PYTHON), "-I", *command],
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode != 0:
+        print(done.stdout, end="", flush=True)
+    return done.returncode
+
+
 def crawl(arguments: list[str]) -> NoReturn:
     ensure("embedded")
     os.execv(PYTHON, [str(PYTHON), "-I", "-m", "crawlctl", "crawl", *arguments])
@@ -231,24 +259,29 @@ def test(arguments: list[str]) -> NoReturn:
         selection = ["-m", *arguments]
     else:
         selection = arguments
-    os.execv(PYTHON, [str(PYTHON), "-I", str(ROOT / "scripts" / "_pytest.py"), *selection])
+    os.execv(PYTHON, [str(PYTHON), "-I", PYTEST, *selection])
 
 
-def check(_: list[str]) -> int:
+def check(arguments: list[str]) -> int:
+    """Run all checks; with the argument ``static`` all but the tests."""
     ensure("embedded", "test")
     steps = {
-        "format": ("-m", "ruff", "format", "--check", "--quiet", "."),
+        "format": ("-m", "ruff", "format", "--check", "."),
         "lint": ("-m", "ruff", "check", "--quiet", "."),
         "types": ("-m", "mypy", "--strict", "--no-error-summary"),
         "layers": (str(VENV / "bin" / "lint-imports"), "--no-cache"),
-        "tests": (str(ROOT / "scripts" / "_pytest.py"), "-q", "-m", "unit or repo"),
     }
     failed = []
     for name, command in steps.items():
         started = time.monotonic()
-        is_good = run(*command) == 0
-        print(f"{name}: {'good' if is_good else 'FAILED'} ({time.monotonic() - started:.1f} s)")
-        failed += [] if is_good else [name]
+        if run_quietly(*command) != 0:
+            failed.append(name)
+        verdict = "FAILED" if name in failed else "good"
+        print(f"{name}: {verdict} ({time.monotonic() - started:.1f} s)", flush=True)
+    if arguments != ["static"] and run(PYTEST, "-q", "-m", "unit or repo") != 0:
+        failed.append("tests")
+    if failed:
+        print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -138,3 +140,27 @@ def test_any_change_of_a_packaged_file_means_another_digest(env_module: ModuleTy
     before = env_module.digest(files)
     assert env_module.digest(files | {"setup.cfg": files["setup.cfg"] + b" "}) != before
     assert env_module.digest({name: files[name] for name in list(files)[1:]}) != before
+
+
+def test_only_what_is_asked_for_beside_the_package_counts_as_a_dependency(
+    env_module: ModuleType,
+) -> None:
+    setup = (CHECKOUT / "setup.cfg").read_text()
+    before = env_module.dependencies(setup)
+    assert env_module.dependencies(setup.replace("version = 0.1.0", "version = 0.2.0")) == before
+    assert env_module.dependencies(setup.replace("uvloop>=", "uvloop>")) != before
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (CHECKOUT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    }
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(CHECKOUT / "setup.cfg")
+    extras = settings["options.extras_require"]
+    lists = (settings["options"]["install_requires"], extras["embedded"], extras["test"])
+    for line in "\n".join(lists).split():
+        name = re.split(r"[\[<>=!~]", line)[0].lower().replace("_", "-")
+        assert name in pinned, f"constraints.txt has no {name}"
