@@ -32,7 +32,12 @@ _NOT_PROPOSED: Final = (
     "etcdserver: too many requests",
 )
 _ADDRESS: Final = re.compile(r"ipv[46]:\S+: ")
-_TOKEN_INVALID: Final = ("etcdserver: invalid auth token", "auth: revision in header is old")
+_TOKEN_INVALID: Final = (
+    "etcdserver: invalid auth token",
+    # The token is older than a change of users or roles; the words differ between releases.
+    "auth: revision in header is old",
+    "etcdserver: revision of auth store is old",
+)
 _REFUSED: Final = frozenset({Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE})
 
 

@@ -16,6 +16,7 @@ import contextlib
 import http.client
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -32,6 +33,7 @@ import pytest
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 10.0
 _START_TRIES = 5
+_PORTS = (20_000, 30_000)
 
 # Runs before the server: asks the kernel to kill this process together with its parent, then
 # becomes the server (same pid). A preexec_fn would do the same, but is unsafe beside threads.
@@ -47,14 +49,19 @@ _Started = TypeVar("_Started")
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports of 127.0.0.1 that nobody listens on right now."""
-    with contextlib.ExitStack() as stack:
-        ports = []
-        for _ in range(count):
-            probe = stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(int(probe.getsockname()[1]))
-        return ports
+    """Return distinct ports of 127.0.0.1 that nobody listens on right now.
+
+    They lie below the range that systems give to outgoing connections: a client that dials a
+    server being restarted could else be given that very port, and keep it.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            ports.add(port)
+    return list(ports)
 
 
 def find_etcd() -> str:

@@ -258,6 +258,23 @@ async def test_a_restarted_etcd_that_forgot_the_token_is_told_the_user_again(
     await writer.close()
 
 
+async def test_a_token_older_than_a_change_of_users_is_renewed(
+    own_etcd: EtcdServer, connected: Connect, cluster_name: str
+) -> None:
+    """R19: the call was not carried out, so it may be made again."""
+    await with_users(await connected(own_etcd.endpoint))
+    where = (own_etcd.endpoint,)
+    anna = EtcdOptions(endpoints=where, user="anna", password="secret")
+    root = EtcdOptions(endpoints=where, user="root", password="r")
+    coord, admin = [await connect(user, cluster=cluster_name) for user in (anna, root)]
+    member, options = await admin.etcd._transport.stream(timeout_s=2)
+    await member.auth.UserAdd(messages.AuthUserAddRequest(name="bert", password="b"), **options)
+    put = Put(f"{coord.keys.root}x", b"")
+    assert (await coord.etcd.txn(compare=(), success=[put])).succeeded
+    await coord.close()
+    await admin.close()
+
+
 async def test_a_wrong_user_and_a_forbidden_key_are_named(
     own_etcd: EtcdServer, connected: Connect, cluster_name: str
 ) -> None:

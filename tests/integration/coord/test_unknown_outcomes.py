@@ -235,9 +235,9 @@ async def test_a_late_change_of_a_job_is_refused(setting: Setting) -> None:
         await setting.coord.jobs.replace(job, expected=now.revision, term=term)
 
 
-def guard_of(key: str) -> bytes:
-    """Return how a transaction that compares ``key`` is recognised on the wire."""
-    return b"\x1a" + bytes([len(key)]) + key.encode()
+def empty_put_of(key: str) -> bytes:
+    """Return how a transaction that writes an empty value is recognised on the wire."""
+    return b"\x12" + bytes([len(key) + 2]) + b"\x0a" + bytes([len(key)]) + key.encode()
 
 
 async def test_a_late_publication_does_not_bring_back_an_older_assignment(
@@ -246,7 +246,7 @@ async def test_a_late_publication_does_not_bring_back_an_older_assignment(
     """Both copies are of the present term, so the term alone would let it in."""
     coord, workers = setting.coord, setting.coord.assignments
     term = await coord.election.campaign(setting.session, node=ANNA)
-    setting.proxy.hold_from = guard_of(coord.keys.assignment_version)
+    setting.proxy.hold_from = b'{"version":1'
     publishing = asyncio.create_task(
         workers.publish({BERT: {JobId("j"): [1]}}, version=1, term=term)
     )
@@ -259,7 +259,7 @@ async def test_a_late_publication_does_not_bring_back_an_older_assignment(
 
 async def test_a_late_burial_does_not_bury_those_who_came_after_it(setting: Setting) -> None:
     coord = setting.coord
-    setting.proxy.hold_from = guard_of(coord.keys.buried)
+    setting.proxy.hold_from = empty_put_of(coord.keys.buried)
     burying = asyncio.create_task(bury(coord.etcd, coord.keys))
     late = await setting.strand_what_is_sent()
     revision = await burying
