@@ -6,13 +6,19 @@ keep apart by ``cluster_name``.
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_redis, stopping
+
+SKIPS = {"NO NGINX": 3, "NO SITE": 3, "NO SHARED": 9, "NOT LINUX": 1}
+"""How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
+serves, and what reads the reference data beside the project. Everything else runs everywhere."""
 
 _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")
@@ -25,6 +31,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(_HERE).parts[0]
         if folder in _MARKED_FOLDERS:
             item.add_marker(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tested; see SKIPS."""
+    for reason, count in _skipped(terminalreporter).items():
+        terminalreporter.write_line(f"NOT TESTED HERE: {count} tests, {reason}", yellow=True)
+
+
+def _skipped(reporter: pytest.TerminalReporter) -> Counter[str]:
+    reasons: Counter[str] = Counter()
+    for report in reporter.stats.get("skipped", []):
+        assert isinstance(report.longrepr, tuple)
+        reasons[report.longrepr[2].removeprefix("Skipped: ").split(":")[0]] += 1
+    return reasons
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail a run in which something was skipped that may not be, or more of it than is known."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or exitstatus != pytest.ExitCode.OK:
+        return
+    required = os.environ.get("CRAWLCTL_REQUIRE") == "all"
+    for reason, count in _skipped(reporter).items():
+        allowed = 0 if required else SKIPS.get(reason, 0)
+        if count > allowed:
+            reporter.write_line(
+                f"FAILED: {count} tests were skipped ({reason}); allowed here: {allowed}", red=True
+            )
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

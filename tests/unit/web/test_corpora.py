@@ -21,7 +21,7 @@ from common.web.url import canonicalize
 
 _CORPORA = Path(__file__).parents[4] / "shared" / "corpora"
 pytestmark = pytest.mark.skipif(
-    not _CORPORA.is_dir(), reason=f"no corpus of web inputs at {_CORPORA}"
+    not _CORPORA.is_dir(), reason=f"NO SHARED: no corpus of web inputs at {_CORPORA}"
 )
 _FOLLOW = frozenset(("a", "area"))
 
