@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
 
 import psutil
-from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
-from common.model.records import Outcome
 from worker.page import Settlement
 
 LATENCIES = 512
@@ -54,30 +49,8 @@ class LoadMeter:
             "pages_per_second": round((done - before) / max(now - since, 0.001), 2),
         }
 
-    def registry(self) -> CollectorRegistry:
-        """Return the metrics of this worker, read when they are asked for."""
-        registry = CollectorRegistry()
-        registry.register(_Metrics(self))
-        return registry
-
     def _p95(self) -> int:
         if not self._elapsed_ms:
             return 0
         ordered = sorted(self._elapsed_ms)
         return ordered[math.ceil(0.95 * len(ordered)) - 1]
-
-
-class _Metrics(Collector):
-    """Turns the meter's counts into metrics."""
-
-    def __init__(self, meter: LoadMeter) -> None:
-        self._meter = meter
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they stand."""
-        finished = CounterMetricFamily(
-            "crawlctl_urls_finished", "URLs finished by this worker.", labels=["outcome"]
-        )
-        for outcome in Outcome:
-            finished.add_metric([outcome.value], self._meter.outcomes[outcome.value])
-        yield finished

@@ -166,12 +166,13 @@ async def _services(settings: Settings) -> AsyncIterator[tuple[Coord, FrontierCl
 
 @asynccontextmanager
 async def _health(address: str, program: _Program) -> AsyncIterator[None]:
-    from common.runtime import http  # noqa: PLC0415 - aiohttp's server is not needed otherwise
+    from common.runtime import http  # noqa: PLC0415 - not needed otherwise
+    from worker.metrics import registry_of  # noqa: PLC0415
 
     def health() -> http.Health:
         node = program.node
         facts = {"node": program.node_id, "tasks": node.tasks if node else 0}
         return http.Health(node is not None, facts)
 
-    async with http.serve(address, health=health, registry=program.meter.registry()):
+    async with http.serve(address, health=health, registry=registry_of(program.meter)):
         yield
