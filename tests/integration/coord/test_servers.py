@@ -33,7 +33,9 @@ def _is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="NOT LINUX: only Linux kills children with their parent")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="NOT LINUX: only Linux kills children with their parent"
+)
 def test_a_server_dies_with_a_killed_test_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     environ = os.environ | {"PYTHONPATH": str(_ROOT)}
