@@ -16,10 +16,9 @@ import pytest
 
 from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_redis, stopping
 
-SKIPS = {"NO NGINX": 3, "NO OPENSSL": 1, "NO SITE": 3, "NO SHARED": 9, "NOT LINUX": 1}
+SKIPS = {"NO NGINX": 3, "NO SITE": 3, "NO SHARED": 9, "NOT LINUX": 1}
 """How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
-serves, what needs certificates, and what reads the reference data beside the project. Everything
-else runs everywhere."""
+serves, and what reads the reference data beside the project. Everything else runs everywhere."""
 
 _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")

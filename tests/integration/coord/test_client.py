@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from common.coord import Coord, Etcd, EtcdOptions, Mirror, connect
 from common.coord.wire import Delete, Put, absent, messages
@@ -152,25 +151,14 @@ async def test_a_call_on_a_closed_client_ends_as_unavailable(
 
 def certificates(folder: Path) -> dict[str, str]:
     """Make an authority and a certificate for localhost; return the files by name."""
-    if shutil.which("openssl") is None:
-        pytest.skip("NO OPENSSL: put openssl on PATH to run this test")
     folder.mkdir()
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        *("req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem"),
-        *("-subj", "/CN=authority", "-days", "2"),
-    )
-    openssl("req", *new_key, "-keyout", "key.pem", "-out", "request", "-subj", "/CN=node")
-    (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
-    openssl(
-        *("x509", "-req", "-in", "request", "-CA", "ca.pem", "-CAkey", "ca.key"),
-        *("-CAcreateserial", "-extfile", "names", "-days", "2", "-out", "cert.pem"),
-    )
-    return {name: str(folder / f"{name}.pem") for name in ("ca", "cert", "key")}
+    authority = trustme.CA()
+    node = authority.issue_cert("localhost", "127.0.0.1")
+    files = {name: folder / f"{name}.pem" for name in ("ca", "cert", "key")}
+    authority.cert_pem.write_to_path(str(files["ca"]))
+    node.private_key_pem.write_to_path(str(files["key"]))
+    node.cert_chain_pems[0].write_to_path(str(files["cert"]))
+    return {name: str(path) for name, path in files.items()}
 
 
 async def test_tls_with_certificates_of_both_sides(tmp_path: Path, cluster_name: str) -> None:
