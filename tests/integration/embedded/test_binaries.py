@@ -44,13 +44,13 @@ def test_a_program_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_sound_etcd_on_path_is_preferred_to_one_that_is_not(tmp_path: Path) -> None:
-    sound = shutil.which("etcd", path=os.defpath + ":/usr/local/bin")
-    if sound is None:
-        pytest.skip("NO ETCD beside the wheel's: install the package etcd-server")
-    (tmp_path / "bad").mkdir()
+    for name in ("bad", "good"):
+        (tmp_path / name).mkdir()
     (tmp_path / "bad" / "etcd").symlink_to(wheel_etcd())
-    (tmp_path / "good").mkdir()
-    (tmp_path / "good" / "etcd").symlink_to(sound)
+    # The same program, but for the release it says it is.
+    renamed = wheel_etcd().read_bytes().replace(b"3.5.1", b"3.5.9")
+    (tmp_path / "good" / "etcd").write_bytes(renamed)
+    (tmp_path / "good" / "etcd").chmod(0o755)
     search = f"{tmp_path / 'bad'}{os.pathsep}{tmp_path / 'good'}"
     found = find_etcd(search=search)
     assert found.path == str(tmp_path / "good" / "etcd")
