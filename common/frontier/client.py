@@ -9,6 +9,7 @@ Not promised: Redis Cluster; that comes with the frontier's own work.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -109,6 +110,10 @@ class FrontierClient:
         options = self._options
         if not issubclass(self._class, SSLConnection):
             return {}
+        for name in ("cacert", "cert", "key"):
+            path = getattr(options, name)
+            if path is not None and not os.access(path, os.R_OK):
+                raise SettingsError(f"--redis-{name}: {path} cannot be read")
         return {
             "ssl_ca_certs": options.cacert or settings.get("ssl_ca_certs"),
             "ssl_certfile": options.cert,
@@ -117,7 +122,7 @@ class FrontierClient:
         }
 
     async def open(self, *, timeout_s: float = 3.0) -> None:
-        """Connect once, and check that the server can hold a frontier.
+        """Connect once, and check that the server can hold a frontier; else close again.
 
         Raises:
             FrontierUnavailable: no answer within ``timeout_s`` seconds.
@@ -125,11 +130,17 @@ class FrontierClient:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                info = await self.info()
+                self._check_server(await self.info())
         except TimeoutError as error:
+            await self.close()
             raise FrontierUnavailable(
                 f"Redis at {self.endpoint} did not answer within {timeout_s:g} s; is it running?"
             ) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    def _check_server(self, info: ServerInfo) -> None:
         if tuple(int(part) for part in info.version.split(".")[:2]) < OLDEST_VERSION:
             raise SettingsError(
                 f"--redis: the server at {self.endpoint} is {info.version}; 6.2 is needed"

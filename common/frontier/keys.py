@@ -21,7 +21,7 @@ class TaskKeys:
         prefix = f"crawlctl:{cluster}:{{{task.job}:{task.shard}}}:"
         self._prefix = prefix
         self.meta = prefix + "meta"
-        """Hash: version, run, state, fence, term, revision, grant, claims, layers, counters."""
+        """Hash: version, run, state, fences, budget, clock, counters; see docs/keyspace.md."""
         self.ready = prefix + "ready"
         """Sorted set: host -> ms at which its next claim is allowed."""
         self.pace = prefix + "pace"

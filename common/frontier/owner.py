@@ -104,7 +104,8 @@ class TaskFrontier:
     async def recover(self, held: Collection[int], *, dead_below: int) -> int | Refusal:
         """Requeue what is in flight here and not held: takeover and reconcile in one.
 
-        Own claims made since the last :meth:`adopt` are left alone: their replies may be on the way.
+        Own claims made since the last :meth:`adopt` are left alone: their replies may be under
+        way.
 
         Args:
             held: claims under this token that are being worked on.

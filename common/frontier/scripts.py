@@ -2,8 +2,8 @@
 
 Each ``lua/<name>.lua`` is one operation; its header names KEYS, ARGV, units and replies. Files that
 begin with an underscore hold what several share, named by a ``-- @use`` line and put in front.
-A ``-- @flags allow-oom`` line marks what must work on a server that is out of memory: looking, setting
-a job's state, deleting.
+A ``-- @flags allow-oom`` line marks what must work on a server that is out of memory: looking,
+setting a job's state, deleting.
 """
 
 from __future__ import annotations

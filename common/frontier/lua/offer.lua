@@ -9,7 +9,7 @@
 --   layer, newest first: F x (key index, first byte, last byte of a 32-byte block), fingerprint key index if E
 -- Returns {OK, admitted, discovered} | {LAYERS, L} (ask again for L layers) | {RETRY} (sealed)
 --   | {CLOSED} | MISSING | VERSION | RUN
--- Invariants: all reads come before the first write; queue, then seen-set, then counters are written.
+-- Invariants: the seen-set is read before the first write; queue, then seen-set, then counters are written.
 local refusal, state = shard_refusal(KEYS[1], ARGV[1], ARGV[2])
 if refusal then return refusal end
 if state == 'sealed' then return { 'RETRY' } end
@@ -74,6 +74,12 @@ for n = 0, N - 1 do
   end
 end
 
+-- Most offers bring nothing new; they change nothing, so that the server has nothing to sync to its disk.
+for i = 1, N, 1000 do
+  redis.call('PFADD', KEYS[4], unpack(fingerprints, i, math.min(i + 999, N)))
+end
+if #fresh == 0 then return { 'OK', 0, tonumber(redis.call('HGET', KEYS[1], 'discovered')) } end
+
 local now = now_ms(KEYS[1])
 for h, items in pairs(queued) do
   for i = 1, #items, 1000 do
@@ -95,15 +101,10 @@ for _, at in ipairs(fresh) do
   end
   if exact then redis.call('SADD', KEYS[tonumber(ARGV[base + 3 * F])], ARGV[at + 2]) end
 end
-for i = 1, N, 1000 do
-  redis.call('PFADD', KEYS[4], unpack(fingerprints, i, math.min(i + 999, N)))
-end
 local discovered = redis.call('HINCRBY', KEYS[1], 'discovered', #fresh)
-if #fresh > 0 then
-  redis.call('HINCRBY', KEYS[1], 'queued', #fresh)
-  if redis.call('HINCRBY', KEYS[1], 'inserted', #fresh) >= tonumber(ARGV[8]) then
-    redis.call('HSET', KEYS[1], 'inserted', 0)
-    redis.call('HINCRBY', KEYS[1], 'layers', 1)
-  end
+redis.call('HINCRBY', KEYS[1], 'queued', #fresh)
+if redis.call('HINCRBY', KEYS[1], 'inserted', #fresh) >= tonumber(ARGV[8]) then
+  redis.call('HSET', KEYS[1], 'inserted', 0)
+  redis.call('HINCRBY', KEYS[1], 'layers', 1)
 end
 return { 'OK', #fresh, discovered }
