@@ -1,0 +1,412 @@
+"""A shard under random hands, beside a small model of what it must hold.
+
+Offerers, owners that lose their turn and do not know it, replies that get lost, calls that are
+repeated or arrive late, a master that pauses, seals and spends, and a server that is killed. After
+every step the shard holds exactly what the model holds, its counters add up, no host is stranded;
+in the end every URL has exactly one result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier.owner import Settled, TaskFrontier
+from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
+from common.model.ids import HostKey
+from common.model.job import JobSpec
+from common.model.records import Outcome
+from tests.integration.frontier.conftest import Starter
+from tests.integration.frontier.shard import (
+    FENCE,
+    Look,
+    Shard,
+    again,
+    assert_sound,
+    back,
+    claimed_urls,
+    finished,
+    page,
+)
+from tests.support.servers import RedisServer, stopping
+
+_EXAMPLES = int(os.environ.get("CRAWLCTL_TEST_EXAMPLES", "20"))
+"""More of them find more: a hundred take about half a minute."""
+_T = TypeVar("_T")
+_PAGES = (Outcome.FETCHED, Outcome.NOT_MODIFIED)
+_HOSTS = ("http://a.example", "http://b.example", "http://c.example")
+_URLS = st.lists(
+    st.builds(page, st.integers(0, 8), st.sampled_from(_HOSTS)), min_size=1, max_size=12
+)
+_WHO = st.integers(0, 2)
+"""How many owners back: 0 = the newest one."""
+_MASK = st.integers(0, 255)
+
+
+class _Owner:
+    """An owner with what it believes to hold, and what the server gave it without its knowing."""
+
+    def __init__(self, token: int, frontier: TaskFrontier) -> None:
+        self.token = token
+        self.frontier = frontier
+        self.held: dict[int, Claim] = {}
+        self.ever: dict[int, Claim] = {}
+
+    def some(self, mask: int, claims: dict[int, Claim] | None = None) -> list[Claim]:
+        listed = list((self.held if claims is None else claims).values())
+        return [one for at, one in enumerate(listed) if mask >> (at % 8) & 1]
+
+
+class ShardMachine(RuleBasedStateMachine):
+    """The model; ``server`` and ``runner`` are set by the test."""
+
+    server: RedisServer
+    runner: asyncio.Runner
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.queued: set[str] = set()
+        self.delayed: set[str] = set()
+        self.flying: dict[int, tuple[int, str]] = {}
+        self.results: list[str] = []
+        self.fetched: dict[str, int] = {}
+        self.granted = 0
+        self.fence = 0
+        self.state = ShardState.OPEN
+        self.is_adopted = True
+        self.restarts = 0
+        self.owners: list[_Owner] = []
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        return self.runner.run(coroutine)
+
+    @initialize(
+        per_host=st.sampled_from([1, 3]),
+        delay=st.sampled_from([0.0, 0.002]),
+        host_limit=st.sampled_from([None, 2]),
+        max_pages=st.sampled_from([None, 10]),
+    )
+    def begin(
+        self, per_host: int, delay: float, host_limit: int | None, max_pages: int | None
+    ) -> None:
+        self.spec = JobSpec(
+            shards=1, per_host=per_host, delay=delay, timeout=0.1,
+            max_pages=max_pages, max_pages_per_host=host_limit,
+        )  # fmt: skip
+        self.client = FrontierClient(RedisOptions(urls=(self.server.url,)))
+        self.shard = Shard(self.client, f"c-{uuid.uuid4().hex[:8]}", self.spec)
+        self.run(self.client.open())
+        self.run(self.shard.create())
+        self.join()
+
+    # ------------------------------------------------------------------------------------ owners
+
+    @rule()
+    def join(self) -> None:
+        """A new owner adopts, and recovers later or never."""
+        owner = _Owner(self.fence + 1, self.shard.owner(self.fence + 1))
+        self.owners.append(owner)
+        self.adopt(owner)
+
+    @rule(who=_WHO)
+    def adopt_again(self, who: int) -> None:
+        self.adopt(self.owner(who))
+
+    def owner(self, back_by: int) -> _Owner:
+        return self.owners[max(0, len(self.owners) - 1 - back_by)]
+
+    def adopt(self, owner: _Owner) -> None:
+        answer = self.run(self.shard.adopt(owner.frontier, state=ShardState.OPEN))
+        if owner.token < self.fence:
+            assert answer is Refusal.STALE
+            return
+        assert answer == Adopted(len(self.flying), is_new_run=not self.is_adopted)
+        if not self.is_adopted and self.state is not ShardState.SPENT:
+            self.state = ShardState.OPEN
+        self.fence, self.is_adopted = owner.token, True
+
+    def refusal(self, owner: _Owner) -> Refusal | None:
+        if not self.is_adopted:
+            return Refusal.RUN
+        if owner.token < self.fence:
+            return Refusal.STALE
+        self.fence = owner.token
+        return None
+
+    @rule(who=_WHO)
+    def recover(self, who: int) -> None:
+        owner = self.owner(who)
+        lost = {
+            number: url
+            for number, (token, url) in self.flying.items()
+            if number not in owner.held
+            and not (token == owner.token and number > owner.frontier._adoption)
+        }
+        answer = self.run(owner.frontier.recover(set(owner.held), dead_below=0))
+        refusal = self.refusal(owner) if lost else None
+        if refusal:
+            assert answer is refusal
+            return
+        assert answer == len(lost)
+        for number, url in lost.items():
+            del self.flying[number]
+            self.queued.add(url)
+
+    @rule(who=_WHO, want=st.integers(1, 6), is_lost=st.booleans(), names_all=st.booleans())
+    def claim(self, who: int, want: int, is_lost: bool, names_all: bool) -> None:
+        owner = self.owner(who)
+        answer = self.run(self._claim(owner.frontier, want, names_all=names_all))
+        refusal = self.refusal(owner)
+        if refusal:
+            assert answer is refusal
+            return
+        if answer is Refusal.RUN:  # somebody else's adoption with the same token is in force
+            assert owner.frontier._adoption != int(self.look().meta["adoption"])
+            return
+        assert isinstance(answer, Claimed)
+        assert answer.state is self.state
+        for one, url in zip(answer.claims, claimed_urls(answer), strict=True):
+            assert self.state in (ShardState.OPEN, ShardState.SPENT, ShardState.CANCELLED)
+            assert one.number not in owner.ever
+            self.queued.remove(url)
+            self.flying[one.number] = (owner.token, url)
+            owner.ever[one.number] = one
+            if not is_lost:
+                owner.held[one.number] = one
+            if self.state is not ShardState.OPEN:
+                assert one.rule
+            elif one.rule:
+                assert self.fetched.get(one.host, 0) >= (self.spec.max_pages_per_host or 999)
+
+    async def _claim(
+        self, frontier: TaskFrontier, want: int, *, names_all: bool
+    ) -> Claimed | Refusal:
+        names = [(HostKey(host), int(self.spec.delay * 1000)) for host in _HOSTS]
+        if not names_all:
+            ahead = await frontier.claim(0, [])
+            if isinstance(ahead, Refusal):
+                return ahead
+            names = [(host, 0) for host, wait_ms in ahead.ahead if wait_ms == 0]
+        return await frontier.claim(want, names)
+
+    @rule(
+        who=_WHO, mask=_MASK, outcome=st.sampled_from(Outcome), repeats=st.integers(1, 2),
+        is_old=st.booleans(),
+    )  # fmt: skip
+    def commit(self, who: int, mask: int, outcome: Outcome, repeats: int, is_old: bool) -> None:
+        owner = self.owner(who)
+        chosen = owner.some(mask, owner.ever if is_old else owner.held)
+        done = [finished(one, outcome=Outcome.DROPPED if one.rule else outcome) for one in chosen]
+        for _ in range(repeats):
+            answer = self.run(owner.frontier.settle(finished=done, filtered=0))
+            gone = self.settled(owner, chosen, answer if done else None)
+            for one in gone:
+                url = self.flying.pop(one.number)[1]
+                self.results.append(url)
+                if not one.rule and outcome in _PAGES:
+                    self.fetched[one.host] = self.fetched.get(one.host, 0) + 1
+
+    def settled(
+        self, owner: _Owner, chosen: list[Claim], answer: Settled | Refusal | None
+    ) -> list[Claim]:
+        """Check an answer and return the claims that it really moved."""
+        if answer is None:
+            return []
+        refusal = self.refusal(owner)
+        if refusal:
+            assert answer is refusal
+            return []
+        assert isinstance(answer, Settled)
+        mine = [one for one in chosen if self.flying.get(one.number, (0,))[0] == owner.token]
+        assert sorted(answer.gone) == sorted({one.number for one in chosen}
+                                             - {one.number for one in mine})  # fmt: skip
+        for one in chosen:
+            owner.held.pop(one.number, None)
+        return mine
+
+    @rule(who=_WHO, mask=_MASK, after_ms=st.sampled_from([0, 3, 60_000]))
+    def retry(self, who: int, mask: int, after_ms: int) -> None:
+        owner = self.owner(who)
+        chosen = owner.some(mask)
+        retries = [again(one, after_ms=after_ms) for one in chosen]
+        answer = self.run(owner.frontier.settle(retries=retries))
+        for one in self.settled(owner, chosen, answer if chosen else None):
+            self.delayed.add(self.flying.pop(one.number)[1])
+
+    @rule(who=_WHO, mask=_MASK, ago_ms=st.sampled_from([-1, 0, 50]))
+    def release(self, who: int, mask: int, ago_ms: int) -> None:
+        owner = self.owner(who)
+        chosen = owner.some(mask)
+        releases = [back(one, ago_ms=ago_ms, delay_ms=1) for one in chosen]
+        answer = self.run(owner.frontier.settle(releases=releases))
+        for one in self.settled(owner, chosen, answer if chosen else None):
+            self.queued.add(self.flying.pop(one.number)[1])
+
+    @rule(who=_WHO)
+    def promote(self, who: int) -> None:
+        owner = self.owner(who)
+        ahead = self.run(owner.frontier.claim(0, []))
+        if isinstance(ahead, Refusal) or not ahead.delayed:
+            return
+        assert self.run(owner.frontier.promote(ahead.delayed)) == len(ahead.delayed)
+        moved = self.delayed - set(self.look().delayed)
+        assert len(moved) == len(ahead.delayed)
+        self.delayed -= moved
+        self.queued |= moved
+
+    @rule(who=_WHO, mask=_MASK, is_old=st.booleans())
+    def free(self, who: int, mask: int, is_old: bool) -> None:
+        """Responses have ended; anyone may say so at any time."""
+        owner = self.owner(who)
+        ended = owner.some(mask, owner.ever if is_old else owner.held)
+        self.run(owner.frontier.free([(one.number, 0) for one in ended]))
+
+    # ------------------------------------------------------------------------- everyone, the master
+
+    @rule(found=_URLS)
+    def offer(self, found: list[str]) -> None:
+        answer = self.run(self.shard.try_offer(*found))
+        if not self.is_adopted:
+            assert answer is Refusal.RUN
+        elif self.state is ShardState.SEALED:
+            assert answer is Refusal.RETRY
+        elif self.state is ShardState.CANCELLED:
+            assert answer is Refusal.CLOSED
+        else:
+            fresh = set(found) - self.seen
+            self.seen |= fresh
+            self.queued |= fresh
+            assert answer == Offered(len(fresh), len(self.seen))
+
+    @rule(
+        state=st.sampled_from(
+            [ShardState.OPEN] * 3 + [ShardState.PAUSED, ShardState.SPENT, ShardState.CANCELLED]
+        )
+    )
+    def apply(self, state: ShardState) -> None:
+        assert self.run(self.shard.master.apply(state, fence=FENCE)) == [None]
+        self.state = state
+
+    @rule()
+    def seal(self) -> None:
+        stats = self.run(self.shard.master.stats())
+        is_possible = (
+            stats[0].is_empty
+            and self.state in (ShardState.OPEN, ShardState.SPENT)
+            and self.is_adopted
+        )
+        is_sealed = self.run(self.shard.master.seal(stats, fence=FENCE))
+        assert is_sealed == is_possible
+        if self.look().meta["state"] == "sealed":  # also under an older run: then not confirmed
+            self.state = ShardState.SEALED
+
+    @precondition(lambda self: self.spec.max_pages is not None)
+    @rule(amount=st.integers(-8, 8))
+    def grant(self, amount: int) -> None:
+        moved = self.run(self.shard.master.grant(0, amount, fence=FENCE))
+        assert isinstance(moved, int)
+        assert moved == amount or (amount < moved <= 0)
+        self.granted += moved
+
+    @precondition(lambda self: self.restarts < 1)
+    @rule()
+    def restart(self) -> None:
+        self.restarts += 1
+        self.server.kill()
+        self.server.launch()
+        self.server.wait_ready()
+        self.is_adopted = False
+        with pytest.raises(Exception, match="unreachable"):
+            self.run(self.shard.stats())
+
+    # ----------------------------------------------------------------------------------- judgement
+
+    def look(self) -> Look:
+        return self.run(self.shard.look())
+
+    @invariant()
+    def the_shard_holds_what_the_model_holds(self) -> None:
+        if not self.owners:
+            return
+        look = self.look()
+        assert_sound(look, self.spec)
+        assert {url for queue in look.queues.values() for url in queue} == self.queued
+        assert set(look.delayed) == self.delayed
+        flying = {one: (token, url) for one, (token, _, url) in look.in_flight.items()}
+        assert flying == self.flying
+        assert sorted(look.results) == sorted(self.results)
+        assert (look.meta["state"], int(look.meta["fence"])) == (self.state.value, self.fence)
+        self.budgets_hold(look)
+
+    def budgets_hold(self, look: Look) -> None:
+        limit = self.spec.max_pages_per_host
+        if limit is not None:
+            assert all(count <= limit for count in self.fetched.values())
+        if self.spec.max_pages is not None:
+            assert int(look.meta["grant"]) == self.granted
+            assert sum(self.fetched.values()) <= max(self.granted, 0)
+
+    def teardown(self) -> None:
+        if not self.owners:
+            return
+        try:
+            self.finish()
+        finally:
+            self.run(self.client.close())
+
+    def finish(self) -> None:
+        self.restarts = 1
+        self.join()
+        self.recover(0)
+        self.apply(ShardState.OPEN)
+        if self.spec.max_pages is None:
+            self.drain(lambda: not self.queued)
+        self.apply(ShardState.SPENT)
+        self.drain(lambda: not (self.queued or self.delayed or self.flying))
+        assert sorted(self.results) == sorted(self.seen)
+
+    def drain(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 5
+        while not is_done():
+            assert time.monotonic() < deadline, "an owner that works on gets to everything"
+            self.claim(0, 6, is_lost=False, names_all=False)
+            self.commit(0, 255, Outcome.FETCHED, 1, is_old=False)
+            self.promote(0)
+
+
+def test_a_shard_under_random_hands_holds_what_it_must(
+    start_server: Starter, tmp_path: Path, short_hold: int
+) -> None:
+    server = start_server(tmp_path)
+    with stopping(server), asyncio.Runner() as runner:
+        machine = type("Machine", (ShardMachine,), {"server": server, "runner": runner})
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=_EXAMPLES,
+                stateful_step_count=40,
+                deadline=None,
+                database=None,
+                print_blob=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
