@@ -12,9 +12,10 @@ local function make_ready(ready, pace, host, now)
   redis.call('ZADD', ready, at, host)
 end
 
+-- Nothing may be sent to the host before `at`. The clock is rounded down to whole ms, so one more is needed.
 local function postpone(ready, pace, host, at)
-  redis.call('ZADD', pace, 'GT', at, host)
-  redis.call('ZADD', ready, 'XX', 'GT', at, host)
+  redis.call('ZADD', pace, 'GT', at + 1, host)
+  redis.call('ZADD', ready, 'XX', 'GT', at + 1, host)
 end
 
 -- Frees the slot of a claim if it is still held; returns its host and delay, or nil.

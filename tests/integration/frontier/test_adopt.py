@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from common.frontier.client import FrontierClient, RedisOptions
 from common.frontier.owner import Settled
 from common.frontier.replies import Adopted, Claimed, Refusal, ShardState
 from common.frontier.scripts import Call
@@ -23,6 +24,7 @@ from tests.integration.frontier.shard import (
     page,
     pages,
 )
+from tests.support.servers import RedisServer
 
 
 async def test_a_newer_token_shuts_the_older_one_out_of_every_script(make_shard: MakeShard) -> None:
@@ -137,8 +139,27 @@ async def test_on_a_new_run_the_state_by_etcd_is_applied_again(
     assert (await shard.stats()).state is after
 
 
-async def test_on_a_new_run_hosts_rest_for_one_delay(make_shard: MakeShard) -> None:
+async def test_on_a_new_run_of_a_durable_server_hosts_need_no_rest(make_shard: MakeShard) -> None:
+    """Their last times are kept with everything else that was acknowledged."""
     shard = await make_shard(delay=30).create()
+    assert shard.client.is_durable
+    await _forget_run(shard)
+    owner = await shard.adopted(10)
+    await shard.offer(page(1))
+    assert len((await claim(owner, 1)).claims) == 1
+
+
+async def test_on_a_new_run_that_may_have_lost_times_hosts_rest_for_one_delay(
+    make_shard: MakeShard, data_server: RedisServer
+) -> None:
+    shard = await make_shard(delay=30).create()
+    await shard.client.commands([("CONFIG", "SET", "appendfsync", "everysec")])
+    everysec = FrontierClient(RedisOptions(urls=(data_server.url,)))
+    try:
+        await everysec.open()
+    finally:
+        await shard.client.commands([("CONFIG", "SET", "appendfsync", "always")])
+    shard.client = everysec
     await _forget_run(shard)
     owner = await shard.adopted(10)
     await shard.offer(page(1))
@@ -146,6 +167,7 @@ async def test_on_a_new_run_hosts_rest_for_one_delay(make_shard: MakeShard) -> N
     assert isinstance(answer, Claimed)
     assert (answer.claims, answer.ahead[0][0]) == ([], HOST)
     assert 29_000 < answer.wait_ms <= 30_000
+    await everysec.close()
 
 
 async def test_claim_numbers_are_not_used_again_after_the_server_went_back(
