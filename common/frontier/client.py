@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import hiredis
 from redis.asyncio import Connection, SSLConnection
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
@@ -64,12 +65,18 @@ class ServerInfo(NamedTuple):
     run_id: str
     appendonly: bool
     appendfsync: str | None
+    replicas: int
     eviction: str
     used_bytes: int
     limit_bytes: int
     """0 = no limit."""
     clock_s: float
     """The server's TIME, seconds since the Unix epoch."""
+
+    @property
+    def is_durable(self) -> bool:
+        """A restart loses nothing acknowledged, and no replica can take over without it."""
+        return self.appendonly and self.appendfsync == "always" and self.replicas == 0
 
 
 class _Link:
@@ -105,6 +112,8 @@ class FrontierClient:
         self._closed = False
         self.run_id = ""
         """Run id of the server that answered last."""
+        self.is_durable = False
+        """Whether that server keeps whatever it has acknowledged."""
 
     def _tls(self, settings: dict[str, Any]) -> dict[str, Any]:
         options = self._options
@@ -208,20 +217,24 @@ class FrontierClient:
 
     async def info(self) -> ServerInfo:
         """Return what the server says of itself."""
-        raw, clock = await self.commands([("INFO",), ("TIME",)])
+        async with self._link() as link:
+            return await self._info(link)
+
+    async def _info(self, link: _Link) -> ServerInfo:
+        commands = [("INFO",), ("TIME",), ("CONFIG", "GET", "appendfsync")]
+        raw, clock, fsync = await self._exchange(link, commands)
+        self._check(raw, "INFO")
+        self._check(clock, "TIME")
         facts = _parse_info(raw)
-        fsync = None
-        try:
-            (pair,) = await self.commands([("CONFIG", "GET", "appendfsync")])
-            fsync = pair[1].decode() if pair else None
-        except ScriptBug:  # CONFIG is often forbidden on hosted servers: unknown, not an error
-            fsync = None
+        # CONFIG is often forbidden on hosted servers: unknown, not an error.
+        is_told = not isinstance(fsync, RedisError) and bool(fsync)
         return ServerInfo(
             version=facts.get("valkey_version", facts["redis_version"]),
             is_valkey="valkey_version" in facts,
             run_id=facts["run_id"],
             appendonly=facts.get("aof_enabled") == "1",
-            appendfsync=fsync,
+            appendfsync=fsync[1].decode() if is_told else None,
+            replicas=int(facts.get("connected_slaves", 0)),
             eviction=facts.get("maxmemory_policy", "noeviction"),
             used_bytes=int(facts.get("used_memory", 0)),
             limit_bytes=int(facts.get("maxmemory", 0)),
@@ -245,7 +258,8 @@ class FrontierClient:
     async def _exchange(self, link: _Link, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         connection = link.connection
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            await connection.send_packed_command(connection.pack_commands(commands))
+            # The library packs commands in Python; offers and commits have thousands of arguments.
+            await connection.send_packed_command(b"".join(map(hiredis.pack_command, commands)))
             replies: list[Any] = []
             for _ in commands:
                 try:
@@ -301,13 +315,9 @@ class FrontierClient:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await connection.connect()  # type: ignore[no-untyped-call]
-            (raw,) = await self._exchange(link, [("INFO", "server")])
-            self._check(raw, "INFO")
-            facts = _parse_info(raw)
-            link.run_id = facts["run_id"]
-            link.strict = (
-                "valkey_version" in facts or int(facts["redis_version"].split(".")[0]) >= 7
-            )
+            info = await self._info(link)
+            link.run_id = info.run_id
+            link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
             loaded = scripts.load(strict=link.strict)
             for reply in await self._exchange(
                 link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
@@ -317,6 +327,7 @@ class FrontierClient:
             await connection.disconnect(nowait=True)
             raise
         self.run_id = link.run_id
+        self.is_durable = info.is_durable
         return link
 
 

@@ -92,7 +92,8 @@ class TaskFrontier:
             state: what the shard is to accept, by the job's state in etcd.
             revision: the job's revision that state was read at.
         """
-        quiet_ms = int(self._spec.delay * 1000)
+        # Where a restart may have lost the last request times, hosts rest for one delay.
+        quiet_ms = 0 if self._client.is_durable else int(self._spec.delay * 1000)
         args: list[str | bytes | int] = [LAYOUT_VERSION, run, self._token, revision, state.value]
         (reply,) = await self._client.call([Call("adopt", [self._keys.meta], [*args, quiet_ms])])
         refusal = refusal_of(reply, "adopt")
