@@ -60,21 +60,21 @@ class EmbeddedCluster:
         """
         is_resumed = has_data(folder)
         stack = Stack(folder, durability=durability)
+        nodes = Nodes(
+            folder,
+            cluster=cluster,
+            workers=workers,
+            master_arguments=master_arguments,
+            worker_arguments=worker_arguments,
+            program=program,
+        )
         try:
-            endpoints = await stack.start()
-            if is_resumed:
-                await _bury_the_dead(endpoints, cluster)
-            nodes = Nodes(
-                folder,
-                endpoints,
-                cluster=cluster,
-                workers=workers,
-                master_arguments=master_arguments,
-                worker_arguments=worker_arguments,
-                program=program,
-            )
             try:
-                await nodes.start()
+                await nodes.start()  # they load their code while the servers start
+                endpoints = await stack.start()
+                if is_resumed:
+                    await _bury_the_dead(endpoints, cluster)
+                nodes.begin(endpoints)
                 yield cls(folder=folder, endpoints=endpoints, stack=stack, nodes=nodes)
                 killed = await nodes.drain(timeout_s=drain_timeout_s)
                 if killed:
@@ -103,7 +103,7 @@ async def _bury_the_dead(endpoints: Endpoints, cluster: str) -> None:
     """End at once what processes of the former run still hold.
 
     They are dead, since their lock on the folder is ours: waiting for leases to run out would gain
-    nothing. Before this run's first node, so that no lease revoked here is a living one's.
+    nothing. Before this run's nodes begin, so that no lease revoked here is a living one's.
     """
     etcd = Etcd(EtcdOptions(endpoints=(endpoints.etcd,)))
     await etcd.open()

@@ -2,15 +2,19 @@
 
 Each runs in a session of its own, so that a terminal's Ctrl-C reaches only the process that decides
 to drain; watches its standard input, whose other end this process holds, so that it does not
-outlive it; and inherits ``children.lock``. One that dies is started again under a new id, since the
-old id stays taken until its lease has run out. One that leaves by itself (``nodes drain``) stays
-away.
+outlive it; and inherits ``children.lock``. All are started before the servers are up, load their
+code meanwhile, and begin when they are told where the servers are: on their standard input, since
+a command line, with its password, could be read by other users.
+
+One that dies is started again under a new id, since the old id stays taken until its lease has run
+out. One that leaves by itself (``nodes drain``) stays away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -64,7 +68,6 @@ class Nodes:
     def __init__(
         self,
         folder: Folder,
-        endpoints: Endpoints,
         *,
         cluster: str,
         workers: int,
@@ -81,22 +84,34 @@ class Nodes:
                 *program,
                 "start-master" if is_master else "start-worker",
                 "--exit-with-parent",
+                "--settings-from-parent",
                 *(master_arguments if is_master else worker_arguments),
             )
             self._nodes.append(_Node(name, command, folder.logs / f"{name}.log"))
         self._children_fd = folder.children_fd
-        # On a command line other users could read the password.
-        self._environment = child_environment(
-            os.environ, etcd=endpoints.etcd, redis=endpoints.redis, cluster=cluster
-        )
+        self._environment = child_environment(os.environ, cluster=cluster)
+        self._settings = b""
         self._failed: asyncio.Future[CrawlerError] = asyncio.get_running_loop().create_future()
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Start all; they join when they are ready."""
+        """Start all; they wait for :meth:`begin`."""
         for node in self._nodes:
             await self._spawn(node)
             self._keepers[node.name] = asyncio.create_task(self._keep(node), name=node.name)
+
+    def begin(self, endpoints: Endpoints) -> None:
+        """Tell all where the servers are; they join when they are ready."""
+        given = {"CRAWLCTL_ETCD": endpoints.etcd, "CRAWLCTL_REDIS": endpoints.redis}
+        self._settings = json.dumps(given).encode() + b"\n"
+        for node in self._nodes:
+            if node.is_running:
+                self._tell(node)
+
+    def _tell(self, node: _Node) -> None:
+        assert node.process is not None
+        assert node.process.stdin is not None
+        node.process.stdin.write(self._settings)
 
     async def wait_failed(self) -> CrawlerError:
         """Wait until one dies for good and return why."""
@@ -156,6 +171,8 @@ class Nodes:
                 pass_fds=(self._children_fd,),
                 start_new_session=True,
             )
+        if self._settings:
+            self._tell(node)
 
     async def _keep(self, node: _Node) -> None:
         """Start the node again whenever it dies, until that is no use or it left by itself."""

@@ -42,6 +42,7 @@ def _node_options(function: F) -> F:
                 help="serve /health and /metrics there  [default: off]",
             ),
             click.option("--exit-with-parent", is_flag=True, hidden=True),
+            click.option("--settings-from-parent", is_flag=True, hidden=True),
         )
     ):
         function = option(function)
@@ -59,12 +60,21 @@ def _node_options(function: F) -> F:
 @_node_options
 @click.pass_context
 def start_master(
-    ctx: click.Context, /, *, node_id: str | None, lease_ttl: float, http: str | None, **flags: bool
+    ctx: click.Context,
+    /,
+    *,
+    node_id: str | None,
+    lease_ttl: float,
+    http: str | None,
+    exit_with_parent: bool,
+    settings_from_parent: bool,
 ) -> None:
     """Run a master in the foreground until SIGTERM.
 
     Start as many as you like: one is elected, the others stand by.
     """
+    if settings_from_parent:
+        _take_settings(preload="coordinator.master")
     settings = settings_of(ctx, default_log_level="info")
     name = _checked_id(node_id, role="master")
     _check_address(http)
@@ -76,7 +86,7 @@ def start_master(
         stop = stop_on_signals()
         await coordinator.run(settings, node_id=name, lease_ttl_s=lease_ttl, http=http, stop=stop)
 
-    _run_node(work(), **flags)
+    _run_node(work(), exit_with_parent=exit_with_parent)
 
 
 @click.command(
@@ -113,13 +123,16 @@ def start_worker(
     http: str | None,
     concurrency: int,
     processes: int,
-    **flags: bool,
+    exit_with_parent: bool,
+    settings_from_parent: bool,
 ) -> int:
     """Run a worker in the foreground until SIGTERM.
 
     On SIGTERM it finishes what is in flight, releases its locks and leaves; a second one ends it at
     once.
     """
+    if settings_from_parent:
+        _take_settings(preload="worker.program")
     settings = settings_of(ctx, default_log_level="info")
     name = _checked_id(node_id, role="worker")
     _check_address(http)
@@ -130,7 +143,7 @@ def start_worker(
         workers = WorkerProcesses(
             name, processes, http=http, arguments=[*_passed_on(ctx), *arguments]
         )
-        return _run_node(workers.run(), **flags)
+        return _run_node(workers.run(), exit_with_parent=exit_with_parent)
 
     async def work() -> int:
         import worker
@@ -147,10 +160,23 @@ def start_worker(
         )
         return 0
 
-    return _run_node(work(), **flags)
+    return _run_node(work(), exit_with_parent=exit_with_parent)
 
 
 T = TypeVar("T")
+
+
+def _take_settings(*, preload: str) -> None:
+    """Load the node's code, then wait for the parent to say where the services are."""
+    import importlib
+    import json
+    import sys
+
+    importlib.import_module(preload)
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit(1)  # the parent is gone
+    os.environ.update(json.loads(line))
 
 
 def _run_node(work: Coroutine[Any, Any, T], *, exit_with_parent: bool) -> T:

@@ -24,9 +24,10 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     with Folder.claim(sys.argv[1]) as folder:
         stack = Stack(folder)
-        endpoints = await stack.start()
-        nodes = Nodes(folder, endpoints, cluster="test", workers=1, program=FAKE_NODE)
+        nodes = Nodes(folder, cluster="test", workers=1, program=FAKE_NODE)
         await nodes.start()
+        endpoints = await stack.start()
+        nodes.begin(endpoints)
         print(json.dumps(stack.pids | nodes.pids), flush=True)
         await stop.wait()
         password, _, port = endpoints.redis.removeprefix("redis://:").partition("@127.0.0.1:")

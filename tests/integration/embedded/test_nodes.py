@@ -32,7 +32,6 @@ async def running_nodes(path: Path, *, workers: int = 2, mode: str = "") -> Asyn
     with Folder.claim(path) as folder:
         nodes = Nodes(
             folder,
-            ENDPOINTS,
             cluster="test",
             workers=workers,
             worker_arguments=("--mode", mode) if mode else (),
@@ -40,6 +39,7 @@ async def running_nodes(path: Path, *, workers: int = 2, mode: str = "") -> Asyn
         )
         try:
             await nodes.start()
+            nodes.begin(ENDPOINTS)
             yield nodes
         finally:
             await nodes.kill()
@@ -54,12 +54,14 @@ async def test_one_master_and_the_workers_are_started(tmp_path: Path) -> None:
         await until(lambda: all_ready(nodes))
         assert set(nodes.pids) == {"master", "worker-1", "worker-2"}
         log = nodes.logs["worker-1"].read_text()
-        assert "['start-worker', '--exit-with-parent', '--id', 'worker-1']" in log
+        flags = "'--exit-with-parent', '--settings-from-parent'"
+        assert f"['start-worker', {flags}, '--id', 'worker-1']" in log
         assert "start-master" in nodes.logs["master"].read_text()
-        # The endpoints come by the environment: a command line can be read by everyone.
+        # The endpoints come by standard input: a command line can be read by everyone.
         assert ENDPOINTS.redis in log
         for pid in nodes.pids.values():
             assert "geheim" not in command_line(pid)
+            assert "geheim" not in str(environment(pid))
             assert os.getsid(pid) == pid
 
 
