@@ -115,9 +115,9 @@ async def test_no_host_is_asked_too_soon_or_too_often_while_owners_change(
     await asyncio.gather(*(one for owner in owners for one in owner.requests))
 
     await shard.assert_sound()
-    assert len(owners) > 4
+    assert len(owners) > 2
     for host in HOSTS:
-        assert len(site.requests[host]) > 4
+        assert len(site.requests[host]) > 2
         assert site.concurrency(host) <= per_host
         gaps = site.gaps_from_end(host) if per_host == 1 else site.gaps_from_start(host)
         assert min(gaps) >= DELAY_S - CLOCKS_S
