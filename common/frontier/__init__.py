@@ -3,8 +3,8 @@
 The only importer of ``redis``. All changes are Lua scripts (``lua/``, one operation a file), each
 of which checks who is asking before it touches anything: the owner's fencing token, the master's
 term and job revision, the server run. A shard as its owner sees it is
-:class:`~common.frontier.owner.TaskFrontier`, :class:`~common.frontier.offers.Offers` the way in for everyone,
-:class:`~common.frontier.job.JobFrontier` all shards as the master and the command line see them.
+:class:`~common.frontier.owner.TaskFrontier`, :class:`~common.frontier.offers.Offers` is the way in
+for everyone, :class:`~common.frontier.job.JobFrontier` all shards as the master sees them.
 Not promised: a server that loses acknowledged writes (AOF off or everysec) loses offers too.
 """
 
