@@ -25,7 +25,7 @@ from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.runtime.clock import utc_now
 from common.web import url
 from common.web.html import is_html
-from common.web.retry import ErrorCode, GiveUp, RetryAfter
+from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
 
@@ -202,15 +202,19 @@ class PageWorker:
         self, page: _Page, error: ErrorInfo, fetched: Fetched | None, *, ended_at: float | None
     ) -> Settlement:
         item = page.item
+        asked_s = _retry_after_s(fetched)
         match self._context.retry.decide(
             attempt=item.attempt,
             error_code=error.code,
             status=fetched.status if fetched else None,
             jitter=random.random(),  # noqa: S311 - spreads retries, guards nothing
+            retry_after_s=asked_s,
         ):
             case RetryAfter(delay_s=after_s):
                 again = items.encode(item._replace(attempt=item.attempt + 1))
-                claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
+                claim, host = page.claim.number, item.host
+                # What the host asked for holds for all its URLs.
+                delay_ms = max(self._delay_ms(host), int(asked_s * 1000))
                 return Settlement(
                     claim,
                     ended_at,
@@ -284,6 +288,14 @@ class PageWorker:
         if self._context.spec.per_host > 1:
             return 0
         return int(self._context.robots.delay_s(host) * 1000)
+
+
+def _retry_after_s(fetched: Fetched | None) -> float:
+    """Return for how long the host asked to be left alone (RFC 9110, 10.2.3); 0 = not at all."""
+    if fetched is None or fetched.headers is None or fetched.status not in (429, 503):
+        return 0.0
+    asked = parse_retry_after(fetched.headers.get("Retry-After"), now_s=time.time())
+    return asked or 0.0
 
 
 def _error(code: ErrorCode, message: str) -> ErrorInfo:

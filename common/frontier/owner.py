@@ -145,7 +145,8 @@ class TaskFrontier:
         args: list[str | bytes | int] = []
         for number, owner, host, raw in lost:
             item = raw
-            if owner != self._token:
+            # Processes that were ended on purpose (dead_below) say nothing against the URL.
+            if dead_below <= owner != self._token:
                 known = items.decode(host, raw)
                 item = items.encode(known._replace(owners=known.owners + 1))
             args += (number, queues.index(host), item)
