@@ -3,10 +3,10 @@
 
 usage: crawl_rate.py URL PAGES [--rounds N] [--beside 'NAME=COMMAND' ...]
 
-Each round runs ``crawlctl crawl`` (one worker) and then every COMMAND, whose last line must be JSON
-with ``pages_per_s``; the figure of each is its median over the rounds, and the ratio to ours is taken
-round by round, since a machine's speed drifts. The rate counts from the first finished page to the
-last, as the other programs' do: starting the servers is reported apart.
+Each round runs ``crawlctl crawl`` (one worker) and then every COMMAND, whose last line must be
+JSON with ``pages_per_s``. The figure of each is its median over the rounds; the ratio to ours is
+taken round by round, since a machine's speed drifts. The rate counts from the first finished page
+to the last, as the other programs' do: starting the servers is reported apart.
 """
 
 from __future__ import annotations

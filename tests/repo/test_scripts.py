@@ -161,6 +161,6 @@ def test_constraints_pin_every_direct_dependency() -> None:
     settings.read(CHECKOUT / "setup.cfg")
     extras = settings["options.extras_require"]
     lists = (settings["options"]["install_requires"], extras["embedded"], extras["test"])
-    for line in "\n".join(lists).split():
+    for line in filter(None, "\n".join(lists).splitlines()):
         name = re.split(r"[\[<>=!~]", line)[0].lower().replace("_", "-")
         assert name in pinned, f"constraints.txt has no {name}"
