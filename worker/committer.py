@@ -22,6 +22,8 @@ from worker.job import JobContext
 from worker.page import Settlement
 
 BATCH: Final = 64
+OFFER_AT_ONCE: Final = 4000
+"""Links offered together; the event loop does other things in between."""
 LINGER_S: Final = 0.004
 """How long a first settlement waits for others to share its round trip."""
 PAUSE_S: Final = (0.02, 1.0)
@@ -95,9 +97,9 @@ class Committer:
             self._on_settled(batch)
 
     async def _write(self, batch: Sequence[Settlement]) -> Refusal | None:
-        found = {item.url: item for settlement in batch for item in settlement.offers}
-        if found:
-            refusal = await self._offer(list(found.values()))
+        found = list({item.url: item for one in batch for item in one.offers}.values())
+        for start in range(0, len(found), OFFER_AT_ONCE):
+            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
             if refusal is not None:
                 return refusal
         return await self._settle(batch)

@@ -83,12 +83,15 @@ class PageWorker:
             claimed_at: monotonic time at which the claim call was *sent*.
         """
         page = _Page(claim, item_of(claim), claimed_at + HOLD_MS / 1000)
-        item = page.item
         if claim.rule:
             return self._end(page, Outcome.DROPPED, rule=claim.rule)
-        if item.owners >= MAX_OWNERS:
-            message = f"{item.owners} workers ended while they worked on it"
+        if page.item.owners >= MAX_OWNERS:
+            message = f"{page.item.owners} workers ended while they worked on it"
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
+        return await self._request(page)
+
+    async def _request(self, page: _Page) -> Settlement:
+        item = page.item
         trusted = await self._context.outlinks.is_trusted(item.host)
         robots = self._context.robots
         known = robots.known(item.host)
@@ -96,7 +99,8 @@ class PageWorker:
         if known is None:
             known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
             if known is None:
-                return self._release(page, None)
+                # Requests may have been sent for it; one delay too many does no harm.
+                return self._release(page, time.monotonic())
             asked = known.asked
         if known.rules is None:
             assert known.error is not None
@@ -115,9 +119,13 @@ class PageWorker:
             trusted=trusted,
         )
         self._context.pacer.ended(item.host, known.delay_s)
-        if fetched.abandoned:
+        if not fetched.abandoned:
+            return await self._judge(page, fetched)
+        if not self._may_send():
             return self._release(page, fetched.ended_at)
-        return await self._judge(page, fetched)
+        # Its next hop would start too late for this claim. The page may answer next time (cookies
+        # are kept), but a page that always sends back to itself must come to an end.
+        return self._bounced(page, fetched)
 
     def broken(self, claim: Claim, error: Exception) -> Settlement:
         """Return what is to become of a claim on which our own code failed."""
@@ -185,8 +193,7 @@ class PageWorker:
             message = "the redirect's target is not a usable http(s) URL"
             error = _error(ErrorCode.INVALID_LOCATION, message)
             return self._failed(page, error, fetched, ended_at=fetched.ended_at)
-        is_seed = item.referrer is None
-        if is_seed:
+        if item.depth == 0:  # a seed, or where one was sent: redirects keep the depth
             await outlinks.widen(target)
         selected = await outlinks.select([target], depth=item.depth, referrer=item.url)
         return self._end(
@@ -211,18 +218,31 @@ class PageWorker:
             retry_after_s=asked_s,
         ):
             case RetryAfter(delay_s=after_s):
-                again = items.encode(item._replace(attempt=item.attempt + 1))
-                claim, host = page.claim.number, item.host
                 # What the host asked for holds for all its URLs.
-                delay_ms = max(self._delay_ms(host), int(asked_s * 1000))
-                return Settlement(
-                    claim,
-                    ended_at,
-                    lambda ago: Retry(claim, host, ago, delay_ms, int(after_s * 1000), again),
-                    [],
-                )
+                delay_ms = max(self._delay_ms(item.host), int(asked_s * 1000))
+                return self._retry(page, after_s, ended_at, delay_ms)
             case GiveUp(outcome=outcome):
                 return self._end(page, outcome, fetched=fetched, error=error, ended_at=ended_at)
+
+    def _bounced(self, page: _Page, fetched: Fetched) -> Settlement:
+        if page.item.attempt <= self._context.spec.retries:
+            return self._retry(page, 0.0, fetched.ended_at, self._delay_ms(page.item.host))
+        message = f"redirected to itself {fetched.hops + 1} times, and at every attempt before"
+        error = _error(ErrorCode.TOO_MANY_REDIRECTS, message)
+        return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+
+    def _retry(
+        self, page: _Page, after_s: float, ended_at: float | None, delay_ms: int
+    ) -> Settlement:
+        claim, host = page.claim.number, page.item.host
+        again = items.encode(page.item._replace(attempt=page.item.attempt + 1))
+        after_ms = int(after_s * 1000)
+        return Settlement(
+            claim,
+            ended_at,
+            lambda ago: Retry(claim, host, ago, delay_ms, after_ms, again),
+            [],
+        )
 
     def _release(self, page: _Page, ended_at: float | None) -> Settlement:
         claim, host = page.claim.number, page.item.host

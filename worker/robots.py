@@ -120,7 +120,7 @@ class RobotsCache:
         for _ in range(MAX_HOPS + 1):
             at = url.host_key(target)
             turn = await self._pacer.start(
-                at, self._spec.delay, before=time.monotonic() + self._spec.timeout
+                at, self._spec.delay, before=time.monotonic() + _patience_s(self._spec)
             )
             if not turn or not is_allowed():
                 return None
@@ -171,9 +171,14 @@ class RobotsCache:
         return _Entry(rules, None, time.monotonic() + KEEP_S)
 
 
+def _patience_s(spec: JobSpec) -> float:
+    """Return how long a request for robots.txt may wait: however long the delay, a turn comes."""
+    return spec.timeout + 2 * spec.delay
+
+
 def _paced(pacer: Pacer, host: HostKey, spec: JobSpec) -> Callable[[float], Awaitable[bool]]:
     async def wait(_ended_at: float) -> bool:
         pacer.ended(host, spec.delay)
-        return await pacer.start(host, spec.delay, before=time.monotonic() + spec.timeout)
+        return await pacer.start(host, spec.delay, before=time.monotonic() + _patience_s(spec))
 
     return wait

@@ -304,6 +304,7 @@ class Site:
         )
         for task in pending:
             task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
         return not done
 
 
