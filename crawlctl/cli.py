@@ -24,7 +24,7 @@ cli = Group(
         "job": Lazy(f"{_COMMANDS}.job:job", "look at one job, pause, resume or cancel it"),
         "export": Lazy(f"{_COMMANDS}.export:export", "write a job's results"),
         "nodes": Lazy(f"{_COMMANDS}.nodes:nodes", "list masters and workers"),
-        "locks": Lazy(f"{_COMMANDS}.locks:locks", "list who owns what"),
+        "locks": Lazy(f"{_COMMANDS}.locks:locks", "list who owns what; show or break one lock"),
         "doctor": Lazy(f"{_COMMANDS}.doctor:doctor", "check services and invariants"),
         "start-master": Lazy(f"{_COMMANDS}.start:start_master", "run a master in the foreground"),
         "start-worker": Lazy(f"{_COMMANDS}.start:start_worker", "run a worker in the foreground"),

@@ -19,7 +19,7 @@ import structlog
 
 from common.coord import Coord
 from common.coord.assignments import Assignment
-from common.coord.lock import Acquired, Locks
+from common.coord.lock import LOCKS_PER_TXN, Acquired, Locks
 from common.coord.members import NodeInfo
 from common.coord.mirror import Mirror
 from common.coord.session import Session
@@ -40,6 +40,8 @@ from worker.task import Ending, TaskRunner
 TICK_S: Final = 0.25
 """How often locks held by others are tried again, and finished tasks looked at."""
 ACQUIRE_BATCH: Final = 32
+VERIFY_S: Final = 1.0
+"""How often up to ``LOCKS_PER_TXN`` of the own locks are looked at: one may have been broken."""
 RETRY_TASK_S: Final = 1.0
 """How long a task that was just lost is left alone."""
 
@@ -72,6 +74,8 @@ class WorkerNode:
         self._contexts: dict[JobId, JobContext] = {}
         self._runners: dict[Task, tuple[TaskRunner, asyncio.Task[Ending]]] = {}
         self._not_before: dict[Task, float] = {}
+        self._verify_at = 0.0
+        self._unverified: list[Task] = []
         self._started_at = utc_now()
         self._state = "registered"
 
@@ -141,6 +145,7 @@ class WorkerNode:
             await asyncio.sleep(self._session.ttl_s / 3 * random.uniform(0.7, 1.3))  # noqa: S311
 
     async def _reconcile(self, wished: set[Task]) -> None:
+        await self._verify()
         await self._reap()
         for task, (runner, _) in self._runners.items():
             if task not in wished:
@@ -156,6 +161,39 @@ class WorkerNode:
             log.warning("node.acquire_failed", reason=str(error))
         except LeaseLost:
             return  # serve() sees it
+
+    async def _verify(self) -> None:
+        """Drop tasks whose locks were broken by hand; they are acquired anew, under new tokens.
+
+        Safety does not hang on this, since the frontier refuses old tokens; but without it a broken
+        lock would stay free while its task is worked on.
+        """
+        now = time.monotonic()
+        if now < self._verify_at or not self._runners:
+            return
+        self._verify_at = now + VERIFY_S
+        self._unverified = self._unverified or list(self._runners)
+        batch, self._unverified = (
+            self._unverified[:LOCKS_PER_TXN],
+            self._unverified[LOCKS_PER_TXN:],
+        )
+        owned = {
+            Locks.task_name(task): self._runners[task] for task in batch if task in self._runners
+        }
+        if not owned:
+            return
+        try:
+            broken = await self._coord.locks.not_held(
+                {name: runner.token for name, (runner, _) in owned.items()}
+            )
+        except (CoordUnavailable, UnknownOutcome) as error:
+            log.warning("node.verify_failed", reason=str(error))
+            return
+        for name in broken:
+            runner, running = owned[name]
+            if not running.done():
+                log.warning("task.lock_broken", task=str(runner.task), token=runner.token)
+                running.cancel()
 
     async def _acquire(self, tasks: list[Task]) -> None:
         answers = await self._coord.locks.acquire_tasks(self._session, tasks, owner=self._id)
