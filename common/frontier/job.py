@@ -75,6 +75,8 @@ class ShardStats(NamedTuple):
     """Distinct URLs offered, by HyperLogLog."""
     layers: int
     """Of its seen-set."""
+    trimmed: int = 0
+    """Results dropped after every consumer group had acknowledged them."""
 
     @property
     def is_empty(self) -> bool:
@@ -240,4 +242,5 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         grant=int(meta.get("grant", 0)),
         seen_estimate=distinct,
         layers=int(meta.get("layers", 0)),
+        trimmed=int(meta.get("trimmed", 0)),
     )
