@@ -105,6 +105,8 @@ class WorkerNode:
     async def serve(self, stop: asyncio.Event) -> None:
         """Own what is assigned until told to stop or the session is lost.
 
+        A request to drain sets ``stop``: the process is to leave.
+
         Raises:
             LeaseLost: the session is dead; every task was dropped.
         """
@@ -116,19 +118,26 @@ class WorkerNode:
         reporting = asyncio.create_task(self._report())
         lost = asyncio.create_task(self._session.wait_lost())
         stopping = asyncio.create_task(stop.wait())
+        asked = asyncio.create_task(self._coord.drains.wait(self._id))
         try:
             while not stop.is_set() and self._session.is_live:
                 item = mirror.items.get(key)
                 await self._reconcile(_tasks(item.value if item else None))
                 changed = asyncio.create_task(mirror.changed(timeout_s=TICK_S))
-                await asyncio.wait([changed, lost, stopping], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    [changed, lost, stopping, asked], return_when=asyncio.FIRST_COMPLETED
+                )
                 changed.cancel()
+                if asked.done():
+                    asked.result()
+                    log.info("node.asked_to_drain", node=self._id)
+                    stop.set()
             if not self._session.is_live:
                 raise LeaseLost(self._session.lost_reason or "the session ended")
             await self._drain()
             await self._coord.members.leave(self._session, self.info())
         finally:
-            for helper in (reporting, lost, stopping):
+            for helper in (reporting, lost, stopping, asked):
                 helper.cancel()
             await mirror.close()
             await self._drop_all()
@@ -136,13 +145,19 @@ class WorkerNode:
     async def _report(self) -> None:
         """Refresh the node key three times a lease, spread so that nodes do not beat in step."""
         while True:
-            try:
-                await self._coord.members.update(self._session, self.info())
-            except (CoordUnavailable, UnknownOutcome) as error:
-                log.warning("node.report_failed", reason=str(error))
-            except LeaseLost:
-                return  # the session says so too; serve() acts on it
+            if not await self._tell():
+                return
             await asyncio.sleep(self._session.ttl_s / 3 * random.uniform(0.7, 1.3))  # noqa: S311
+
+    async def _tell(self) -> bool:
+        """Publish what the node is like; False = it is not registered any more."""
+        try:
+            await self._coord.members.update(self._session, self.info())
+        except (CoordUnavailable, UnknownOutcome) as error:
+            log.warning("node.report_failed", reason=str(error))
+        except LeaseLost:
+            return False  # the session says so too; serve() acts on it
+        return True
 
     async def _reconcile(self, wished: set[Task]) -> None:
         await self._verify()
@@ -264,6 +279,8 @@ class WorkerNode:
         self._state = "draining"
         for runner, _ in self._runners.values():
             runner.drain()
+        # At once, so that the master gives the tasks to others while the last pages are finished.
+        await self._tell()
         while self._runners and self._session.is_live:
             await asyncio.wait(
                 [running for _, running in self._runners.values()],

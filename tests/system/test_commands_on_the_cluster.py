@@ -53,3 +53,26 @@ def test_a_master_whose_lock_is_broken_leads_again_under_a_newer_term(up: Comman
         done = up("submit", site.url("/0"), *OPTIONS, "--wait")
         assert 0 == done.code, done.err
     assert term < up("locks", "show", "master", "--json").json["token"]
+
+
+def test_a_drained_worker_hands_over_and_leaves_and_the_crawl_goes_on(up: Command) -> None:
+    with Site(PAGES) as site:
+        job = up("submit", site.url("/0"), *OPTIONS, "--id", "j").out.strip()
+        eventually(lambda: show(up, job)["counters"]["fetched"] >= 3, within_s=30, what="pages")
+        owner = next(task["owner"] for task in show(up, job)["tasks"] if task["queued"])
+        drained = up("nodes", "drain", owner)
+        assert 0 == drained.code, drained.err
+        eventually(
+            lambda: "offline" == _node(up, owner)["state"], within_s=20, what="the node to leave"
+        )
+        assert 1 == up("nodes", "drain", owner).code, "it has left"
+        waited = up("job", "wait", job)
+        assert 0 == waited.code, waited.err
+        exported = up("export", job).out.splitlines()
+    assert len(PAGES) == len(exported)
+    assert site.min_gap() >= 0.3
+    assert 1 == up("nodes", "drain", "nobody").code
+
+
+def _node(up: Command, node_id: str) -> dict[str, object]:
+    return next(node for node in listing(up, "nodes") if node["id"] == node_id)
