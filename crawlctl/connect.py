@@ -11,6 +11,7 @@ from common.model.ids import JobId
 if TYPE_CHECKING:
     from common.coord import Coord
     from common.frontier import FrontierClient, JobFrontier
+    from common.frontier.letters import DeadLetters
     from common.model.job import Job
     from common.runtime.settings import Settings
 
@@ -27,6 +28,12 @@ class Services(NamedTuple):
         from common.frontier import JobFrontier
 
         return JobFrontier(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+    def letters(self, job: Job) -> DeadLetters:
+        """Return the dead letters of a job."""
+        from common.frontier.letters import DeadLetters
+
+        return DeadLetters(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
 
 
 async def open_coord(settings: Settings) -> Coord:

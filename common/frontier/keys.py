@@ -39,7 +39,7 @@ class TaskKeys:
         self.results = prefix + "results"
         """Stream: field ``r`` = result record (JSON)."""
         self.dead = prefix + "dead"
-        r"""Hash: ``host\nclaim`` -> item of a dead letter."""
+        r"""Hash: ``host\nclaim`` -> ``result id\nletter`` of a dead letter (letters.py)."""
         self.pages = prefix + "pages"
         """Hash: host -> pages fetched (kept only where pages a host are limited)."""
         self.hll = prefix + "hll"
@@ -60,3 +60,20 @@ class TaskKeys:
     def fingerprints(self, layer: int, bucket: int) -> str:
         """Return the key of a bucket of fingerprints (set of integers)."""
         return f"{self._prefix}f:{layer}:{bucket}"
+
+
+class HostQueues:
+    """The distinct host queues of one script call, numbered from 1 as they are met."""
+
+    def __init__(self, keys: TaskKeys) -> None:
+        self._keys = keys
+        self._numbers: dict[HostKey, int] = {}
+
+    def index(self, host: HostKey) -> int:
+        """Return the number of a host's queue among the call's."""
+        return self._numbers.setdefault(host, len(self._numbers) + 1)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys, in order of their numbers."""
+        return [self._keys.queue(host) for host in self._numbers]

@@ -6,7 +6,7 @@
 -- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token  ARGV[4] 1 = count pages per host
 -- ARGV[5] links refused since the last commit (not counted again where every claim is gone)
 -- then per claim: claim, host, queue index, ms since the response ended (-1: no request), delay ms,
---   outcome (a counter's name), result record (JSON), dead letter ('' or its item)
+--   outcome (a counter's name), result record (JSON), dead letter ('' = none)
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
 -- Invariants: every outlink was offered, and answered OK, before this call. A claim that is gone was
 --   committed by an earlier copy of this call, or was requeued: its record is not written.
@@ -19,8 +19,10 @@ for at = 6, #ARGV, 8 do
   if not item then
     gone[#gone + 1] = claim
   else
-    redis.call('XADD', KEYS[8], '*', 'r', ARGV[at + 6])
-    if ARGV[at + 7] ~= '' then redis.call('HSET', KEYS[9], host .. '\n' .. claim, ARGV[at + 7]) end
+    local id = redis.call('XADD', KEYS[8], '*', 'r', ARGV[at + 6])
+    if ARGV[at + 7] ~= '' then
+      redis.call('HSET', KEYS[9], host .. '\n' .. claim, id .. '\n' .. ARGV[at + 7])
+    end
     if ARGV[4] == '1' and (outcome == 'fetched' or outcome == 'not_modified') then
       redis.call('HINCRBY', KEYS[10], host, 1)
     end
