@@ -14,8 +14,8 @@ from importlib import resources
 from typing import NamedTuple
 
 NAMES = (
-    "adopt", "apply", "claim", "commit", "create", "dead_retry", "free", "grant", "offer",
-    "promote", "release", "requeue", "retry", "seal", "stats", "unstage",
+    "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant", "offer",
+    "promote", "release", "requeue", "retry", "seal", "stats", "trim", "unstage",
 )  # fmt: skip
 
 LAYOUT_VERSION = "1"

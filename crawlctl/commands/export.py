@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from common.model.errors import UsageError
+from common.model.ids import checked_name
 from crawlctl.framework import Command, run, settings_of
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
+    from crawlctl.export.consuming import Consumer
     from crawlctl.export.reading import Reader
 
 _FORMATS: Final = ("jsonl", "csv", "parquet")
@@ -27,6 +30,7 @@ _STDOUT: Final = "-"
         "crawlctl export spring | jq -r .url",
         "crawlctl export spring --format parquet -o spring.parquet",
         "crawlctl export spring --follow",
+        "crawlctl export spring --consume index --follow -o spring.jsonl",
     ],
 )
 @click.argument("job_id", metavar="ID")
@@ -47,25 +51,45 @@ _STDOUT: Final = "-"
 @click.option(
     "--follow", is_flag=True, help="go on with records as they come, until the job is over"
 )
+@click.option(
+    "--consume",
+    metavar="GROUP",
+    help="write only what this group of readers has not got yet, into a file each record once; "
+    "what every group has is dropped from the server",
+)
 @click.pass_context
-def export(ctx: click.Context, /, *, job_id: str, output: str, style: str, follow: bool) -> None:
+def export(
+    ctx: click.Context,
+    /,
+    *,
+    job_id: str,
+    output: str,
+    style: str,
+    follow: bool,
+    consume: str | None,
+) -> None:
     """Write one record for every finished URL of a job, from the beginning.
 
-    Repeatable: nothing is consumed. A file is replaced only when all of it has been written; with
-    --follow it is begun anew and grows.
+    Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
+    been written; with --follow it is begun anew and grows. With --consume it is appended to, and
+    FILE.checkpoint says how far: the same command goes on with it, whatever ended the last one.
     """
     if style == "parquet":
-        _check_parquet(output, follow=follow)
+        _check_parquet(output, whole=not follow and consume is None)
     settings = settings_of(ctx)
-    run(_export(settings, job_id, output, style, follow=follow))
+    if consume is None:
+        run(_export(settings, job_id, output, style, follow=follow))
+    else:
+        group = checked_name(consume, field="--consume")
+        run(_consume(settings, job_id, output, style, group=group, follow=follow))
 
 
-def _check_parquet(output: str, *, follow: bool) -> None:
+def _check_parquet(output: str, *, whole: bool) -> None:
     from crawlctl.export.parquet import check_available
 
-    if follow:
+    if not whole:
         raise UsageError(
-            "--follow: a parquet file is written as a whole; use --format jsonl or csv"
+            "--follow, --consume: a parquet file is written whole; use --format jsonl or csv"
         )
     if output == _STDOUT:
         raise UsageError("-o: a parquet file does not go to standard output; give a file")
@@ -139,3 +163,48 @@ async def _to_file(
         if grows:
             os.fsync(file.fileno())
     return count
+
+
+async def _consume(
+    settings: Settings, job_id: str, output: str, style: str, *, group: str, follow: bool
+) -> None:
+    from crawlctl.connect import services
+    from crawlctl.export.consumed_file import ConsumedFile, Source
+    from crawlctl.export.consuming import ConsumedOutput, Consumer
+    from crawlctl.export.formats import TEXT_FORMATS
+    from crawlctl.export.targets import StandardOutput
+    from crawlctl.jobview import stored_job
+    from crawlctl.show import note
+
+    text = TEXT_FORMATS[style]
+    async with services(settings) as connected:
+        await stored_job(connected, job_id)
+        if output == _STDOUT:
+            consumer = Consumer(
+                connected, job_id, group=group, target=ConsumedOutput(StandardOutput(text))
+            )
+            await consumer.run(follow=follow)
+        else:
+            source = Source(cluster=settings.cluster, job=job_id, group=group, style=style)
+            with closing(ConsumedFile(Path(output), source, text)) as file:
+                consumer = Consumer(connected, job_id, group=group, target=file)
+                await consumer.run(follow=follow)
+            if not settings.quiet:
+                note(f"{consumer.records} more records in {output}")
+        await _tell_missing(consumer, group)
+
+
+async def _tell_missing(consumer: Consumer, group: str) -> None:
+    """Say what the group does not have, or not for sure."""
+    from crawlctl.show import note
+
+    if consumer.missed:
+        note(
+            f"crawlctl: group {group} begins behind {consumer.missed} records that were trimmed "
+            "after every other group had read them"
+        )
+    for reader, count in (await consumer.held_by_others()).items():
+        note(
+            f"crawlctl: {count} records of group {group} were given to {reader} (host:file) and "
+            "not acknowledged yet; if that export has ended, repeat its command to have them"
+        )

@@ -108,7 +108,9 @@ def test_parquet_without_its_library_names_the_extra(
     assert "pip install 'crawlctl[parquet]'" in answer.err
 
 
-@pytest.mark.parametrize("arguments", [("-o", "-"), ("--follow", "-o", "x")])
+@pytest.mark.parametrize(
+    "arguments", [("-o", "-"), ("--follow", "-o", "x"), ("--consume", "g", "-o", "x")]
+)
 def test_parquet_goes_into_a_file_as_a_whole(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
