@@ -84,14 +84,19 @@ def job_options(**defaults: Any) -> Callable[[F], F]:
 def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
     """Return the spec out of a command's parameters; others among them are left alone.
 
+    Args:
+        given: the parameters; what is None or empty was not given.
+        defaults: values of fields that were not given, such as those of a spec file.
+
     Raises:
         UsageError: a value is out of range or malformed; names the option.
     """
-    values = {name: given[name] for name in HELP if given.get(name) not in (None, ())}
+    options = {name: given[name] for name in HELP if given.get(name) not in (None, ())}
+    values = defaults | options
     for name, check in _CHECKS.items():
         for text in _each(values.get(name)):
             check(_flag(name), text)
-    return JobSpec(**{**defaults, **values})
+    return JobSpec(**values)
 
 
 def refuse_unsupported(spec: JobSpec) -> None:
