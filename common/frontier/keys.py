@@ -6,7 +6,12 @@ Redis Cluster. The names are short because a host's queue is a key of its own.
 
 from __future__ import annotations
 
-from common.model.ids import HostKey, Task
+from common.model.ids import HostKey, JobId, Task
+
+
+def keys_of_job(cluster: str, job: JobId) -> str:
+    """Return the pattern of all keys of a job; names hold no character that is special in it."""
+    return f"crawlctl:{cluster}:{{{job}:*"
 
 
 class TaskKeys:
