@@ -23,6 +23,7 @@ cli = Group(
         "jobs": Lazy(f"{_COMMANDS}.job:jobs", "list the jobs"),
         "job": Lazy(f"{_COMMANDS}.job:job", "look at one job, pause, resume or cancel it"),
         "export": Lazy(f"{_COMMANDS}.export:export", "write a job's results"),
+        "why": Lazy(f"{_COMMANDS}.why:why", "say what happened to a URL, and why"),
         "dead": Lazy(f"{_COMMANDS}.dead:dead", "list the URLs a job gave up; try them again"),
         "nodes": Lazy(f"{_COMMANDS}.nodes:nodes", "list masters and workers; drain one"),
         "locks": Lazy(f"{_COMMANDS}.locks:locks", "list who owns what; show or break one lock"),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from common.coord import Coord
     from common.frontier import FrontierClient, JobFrontier
     from common.frontier.letters import DeadLetters
+    from common.frontier.lookup import Lookup
     from common.model.job import Job
     from common.runtime.settings import Settings
 
@@ -34,6 +35,12 @@ class Services(NamedTuple):
         from common.frontier.letters import DeadLetters
 
         return DeadLetters(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+    def lookup(self, job: Job) -> Lookup:
+        """Return what finds single URLs of a job."""
+        from common.frontier.lookup import Lookup
+
+        return Lookup(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
 
 
 async def open_coord(settings: Settings) -> Coord:
