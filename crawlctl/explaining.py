@@ -120,6 +120,8 @@ async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) 
         reason = f"the job is {job.state.value}"
     elif owner is None:
         reason = "no worker owns its shard"
+    elif queued.is_blocked:
+        reason = f"its host is blocked; 'crawlctl job host {job.id} HOST --unblock' lets it go on"
     elif ready is None:
         reason = "a request to its host is under way"
     elif ready > utc_now():

@@ -18,8 +18,8 @@ class TaskKeys:
     """The keys of one shard of one job."""
 
     __slots__ = (
-        "_prefix", "busy", "dead", "delayed", "hll", "in_flight", "meta", "pace", "pages", "ready",
-        "results", "scope", "slot", "slots", "staged",
+        "_prefix", "blocked", "busy", "dead", "delayed", "delays", "errors", "hll", "in_flight",
+        "meta", "pace", "pages", "ready", "results", "scope", "slot", "slots", "staged",
     )  # fmt: skip
 
     def __init__(self, cluster: str, task: Task) -> None:
@@ -47,6 +47,12 @@ class TaskKeys:
         r"""Hash: ``host\nclaim`` -> ``result id\nletter`` of a dead letter (letters.py)."""
         self.pages = prefix + "pages"
         """Hash: host -> pages fetched (kept only where pages a host are limited)."""
+        self.errors = prefix + "errors"
+        """Hash: host -> URLs of it that failed or died."""
+        self.blocked = prefix + "blocked"
+        """Set: hosts to which nothing is sent for now."""
+        self.delays = prefix + "delays"
+        """Hash: host -> delay in ms that was set for it, in place of the job's."""
         self.hll = prefix + "hll"
         """HyperLogLog of the fingerprints offered."""
         self.staged = prefix + "staged"

@@ -113,7 +113,7 @@ class DeadLetters:
         for letter in letters:
             fresh = letter.item._replace(attempt=1, owners=0)
             args += (letter.field, queues.index(fresh.host), items.encode(fresh))
-        names = [keys.meta, keys.ready, keys.pace, keys.busy, keys.dead, keys.results]
+        names = [keys.meta, keys.ready, keys.pace, keys.busy, keys.dead, keys.results, keys.errors]
         (reply,) = await self._client.call([Call("dead_retry", names + queues.names, args)])
         return refusal_of(reply, "dead_retry") or int(reply[1])
 

@@ -42,6 +42,8 @@ class Queued(NamedTuple):
     """URLs of its host that come first, about."""
     ready_at_ms: int | None
     """When its host's next request may start (Unix time); None while one is under way."""
+    is_blocked: bool
+    """Its host is, by ``job host --block``."""
 
 
 class Delayed(NamedTuple):
@@ -138,15 +140,17 @@ class Lookup:
             (raws,) = await self._client.commands([("LRANGE", queue, last - _STEP + 1, last)])
             for back, raw in enumerate(reversed(raws)):
                 if path in raw and (item := items.decode(host, raw)).url == url:
-                    length, ready, skew = await self._client.commands(
+                    length, ready, skew, blocked = await self._client.commands(
                         [
                             ("LLEN", queue),
                             ("ZSCORE", keys.ready, host),
                             ("HGET", keys.meta, "skew"),
+                            ("SISMEMBER", keys.blocked, host),
                         ]
                     )
                     ready_ms = None if ready is None else int(float(ready)) - int(skew or 0)
-                    return Queued(item, max(0, length + last - back), ready_ms)
+                    before = max(0, length + last - back)
+                    return Queued(item, before, ready_ms, bool(blocked))
             if len(raws) < _STEP:
                 return None
             last -= _STEP

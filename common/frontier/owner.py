@@ -169,7 +169,9 @@ class TaskFrontier:
         """
         keys, spec, adoption = self._keys, self._spec, self._adoption
         queues = [keys.queue(host) for host, _ in hosts]
-        names = [*self._names(), keys.delayed, keys.pages, *queues]
+        names = [
+            *self._names(), keys.delayed, keys.pages, keys.blocked, keys.delays, *queues,
+        ]  # fmt: skip
         limits = (spec.per_host, spec.max_pages_per_host or 0)
         args: list[str | bytes | int] = [
             *self._owner(), adoption, want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
@@ -182,13 +184,16 @@ class TaskFrontier:
             return refusal
         if adoption != self._adoption:  # adopted anew meanwhile: recovered as a lost claim
             return Refusal.RUN
-        _, state, flat, ahead, delayed, wait_ms = reply
+        _, state, flat, ahead, delayed, wait_ms, delays = reply
         claims = [
             Claim(flat[at], hosts[flat[at + 1] - 1][0], flat[at + 2], flat[at + 3].decode())
             for at in range(0, len(flat), 4)
         ]
         due = [(HostKey(ahead[at].decode()), int(ahead[at + 1])) for at in range(0, len(ahead), 2)]
-        return Claimed(ShardState(state.decode()), claims, due, delayed, int(wait_ms))
+        live = {
+            HostKey(delays[at].decode()): int(delays[at + 1]) for at in range(0, len(delays), 2)
+        }
+        return Claimed(ShardState(state.decode()), claims, due, delayed, int(wait_ms), live)
 
     async def promote(self, members: Sequence[bytes]) -> int | Refusal:
         """Move delayed URLs that are due to their hosts' queues; return how many moved."""
@@ -261,7 +266,9 @@ class TaskFrontier:
             letter = encode_letter(one.letter, one.record) if one.letter else b""
             args += (one.outcome.value, one.record, letter)
         return Call(
-            "commit", [*self._names(), keys.results, keys.dead, keys.pages, *queues.names], args
+            "commit",
+            [*self._names(), keys.results, keys.dead, keys.pages, keys.errors, *queues.names],
+            args,
         )
 
     def _retry(self, retries: Sequence[Retry]) -> Call:

@@ -60,6 +60,8 @@ async def _jobs(settings: Settings, *, as_json: bool) -> None:
     examples=["crawlctl job show spring", "crawlctl job wait spring --timeout 3600"],
     lazy={
         "add": Lazy("crawlctl.commands.job_add:add", "add seeds to a job that is not over"),
+        "hosts": Lazy("crawlctl.commands.job_hosts:hosts", "list its hosts by backlog"),
+        "host": Lazy("crawlctl.commands.job_hosts:host", "slow down or block one of its hosts"),
         "delete": Lazy("crawlctl.commands.job_delete:delete", "forget a job that is over"),
     },
 )
