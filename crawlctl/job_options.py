@@ -39,12 +39,14 @@ HELP: Final[dict[str, str]] = {
     "connect_timeout": "seconds to connect",
     "max_body": "largest decoded body in bytes (k, M, G allowed); larger pages fail",
     "accept": "media type wanted, such as text/html or image/*; others fail; repeatable",
+    "store": "warc: keep requests and responses in WARC files, in DIR/warc of crawl, in the "
+    "--warc-dir of each worker otherwise",
     "retries": "tries after the first before a URL is given up as dead",
     "priority": "order among jobs; higher goes first",
     "seen": "how known URLs are remembered: exact, or a filter that may lose one in a million",
     "allow_private": "allow loopback, private and link-local addresses",
 }
-NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by", "store")
+NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by")
 """Fields without their feature in this version; no options, and refused in a spec."""
 
 _METAVARS: Final = {

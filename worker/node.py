@@ -8,11 +8,13 @@ master. A lost session ends every task at once; the node then begins again with 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import socket
 import time
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -26,11 +28,13 @@ from common.coord.session import Session
 from common.frontier import FrontierClient
 from common.model.errors import (
     CoordUnavailable,
+    CrawlerError,
     LeaseLost,
     ServiceUnavailable,
     UnknownOutcome,
 )
 from common.model.ids import JobId, NodeId, Task
+from common.model.job import JobSpec
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity
 from worker.job import JobContext
@@ -44,8 +48,21 @@ VERIFY_S: Final = 1.0
 """How often up to ``LOCKS_PER_TXN`` of the own locks are looked at: one may have been broken."""
 RETRY_TASK_S: Final = 1.0
 """How long a task that was just lost is left alone."""
+RETRY_ARCHIVE_S: Final = 10.0
+"""How long a job is left alone whose archive could not be written."""
+
+if TYPE_CHECKING:
+    from worker.warc import Archive
 
 log = structlog.get_logger()
+
+
+class _Unable(NamedTuple):
+    """Why this worker takes no tasks of a job."""
+
+    reason: str
+    until: float
+    """Monotonic."""
 
 
 class WorkerNode:
@@ -62,6 +79,7 @@ class WorkerNode:
         capacity: Capacity,
         meter: LoadMeter,
         dead_below: int,
+        warc_dir: Path | None,
     ) -> None:
         self._coord = coord
         self._client = client
@@ -71,6 +89,10 @@ class WorkerNode:
         self._capacity = capacity
         self._meter = meter
         self._dead_below = dead_below
+        self._warc_dir = warc_dir
+        self._specs: dict[JobId, JobSpec] = {}
+        """Of the jobs wished for; they never change."""
+        self._unable: dict[JobId, _Unable] = {}
         self._contexts: dict[JobId, JobContext] = {}
         self._runners: dict[Task, tuple[TaskRunner, asyncio.Task[Ending]]] = {}
         self._not_before: dict[Task, float] = {}
@@ -97,6 +119,7 @@ class WorkerNode:
             state=state,
             load=self._meter.figures(in_flight=in_use, backlog=held - in_use),
             tasks=len(self._runners),
+            reasons=tuple(unable.reason for unable in self._unable.values()),
             pid=os.getpid(),
             host=socket.gethostname(),
             started_at=self._started_at,
@@ -170,6 +193,8 @@ class WorkerNode:
             task for task in wished - self._runners.keys() if self._not_before.get(task, 0.0) <= now
         )
         try:
+            await self._look_at_jobs({task.job for task in wished})
+            missing = [task for task in missing if task.job not in self._unable]
             for start in range(0, len(missing), ACQUIRE_BATCH):
                 await self._acquire(missing[start : start + ACQUIRE_BATCH])
         except (ServiceUnavailable, UnknownOutcome) as error:
@@ -210,6 +235,33 @@ class WorkerNode:
                 log.warning("task.lock_broken", task=str(runner.task), token=runner.token)
                 running.cancel()
 
+    async def _look_at_jobs(self, wished: set[JobId]) -> None:
+        """Find out what the jobs ask for, and which of them this worker cannot do."""
+        now = time.monotonic()
+        for job in [job for job in self._specs if job not in wished and job not in self._contexts]:
+            del self._specs[job]
+        for job, unable in list(self._unable.items()):
+            if job not in wished or unable.until <= now:
+                del self._unable[job]
+        for job in sorted(wished - self._specs.keys()):
+            stored = await self._coord.jobs.get(job)
+            if stored is not None:
+                self._specs[job] = stored.job.spec
+        for job in sorted(wished - self._unable.keys()):
+            spec = self._specs.get(job)
+            if spec is not None and spec.store == "warc" and self._warc_dir is None:
+                reason = (
+                    f"job {job} stores responses (store warc), but this worker has no folder for "
+                    "them; start it with --warc-dir DIR"
+                )
+                await self._refuse(job, reason, for_s=math.inf)
+
+    async def _refuse(self, job: JobId, reason: str, *, for_s: float) -> None:
+        """Take no tasks of a job for a while, and say why."""
+        log.error("job.refused", job=job, reason=reason)
+        self._unable[job] = _Unable(reason, time.monotonic() + for_s)
+        await self._tell()
+
     async def _acquire(self, tasks: list[Task]) -> None:
         answers = await self._coord.locks.acquire_tasks(self._session, tasks, owner=self._id)
         for task, answer in answers.items():
@@ -237,19 +289,34 @@ class WorkerNode:
     async def _context(self, job: JobId) -> JobContext | None:
         known = self._contexts.get(job)
         if known is not None:
-            return known
-        stored = await self._coord.jobs.get(job)
-        if stored is None:
+            return None if known.has_failed else known
+        spec = self._specs.get(job)
+        if spec is None or job in self._unable:
+            return None
+        try:
+            archive = self._archive(job, spec)
+        except CrawlerError as error:
+            await self._refuse(job, str(error), for_s=RETRY_ARCHIVE_S)
             return None
         context = self._contexts[job] = JobContext(
             self._client,
             cluster=self._cluster,
             job=job,
-            spec=stored.job.spec,
+            spec=spec,
             node=self._id,
             connections=self._capacity.places,
+            archive=archive,
         )
         return context
+
+    def _archive(self, job: JobId, spec: JobSpec) -> Archive | None:
+        if spec.store == "none":
+            return None
+        from worker.warc import Archive  # noqa: PLC0415 - few jobs need it
+
+        assert self._warc_dir is not None
+        facts = {"robots": spec.robots, "http-header-user-agent": spec.user_agent}
+        return Archive(self._warc_dir, job=job, node=self._id, facts=facts)
 
     async def _reap(self) -> None:
         """Let go of tasks that have ended: drained or lost, their locks are needed no more."""
@@ -257,13 +324,18 @@ class WorkerNode:
         for task in ended:
             runner, running = self._runners.pop(task)
             error = None if running.cancelled() else running.exception()
-            if error is not None:
+            if isinstance(error, CrawlerError):
+                log.error("task.failed", task=str(task), reason=str(error))
+            elif error is not None:
                 log.error("task.broken", task=str(task), exc_info=error)
             self._not_before[task] = time.monotonic() + RETRY_TASK_S
             await self._release(runner)
         in_use = {task.job for task in self._runners}
         for job in [job for job in self._contexts if job not in in_use]:
-            await self._contexts.pop(job).close()
+            context = self._contexts.pop(job)
+            await context.close()
+            if context.archive is not None and context.archive.failure is not None:
+                await self._refuse(job, str(context.archive.failure), for_s=RETRY_ARCHIVE_S)
         if not self._runners:
             now = time.monotonic()
             self._not_before = {task: at for task, at in self._not_before.items() if at > now}

@@ -99,7 +99,7 @@ class TaskRunner:
         self._wake.set()
 
     def _is_mine(self) -> bool:
-        return not self._lost and self._session.is_live
+        return not self._lost and self._session.is_live and not self._context.has_failed
 
     def _may_send(self) -> bool:
         return self._is_mine() and not self._draining
