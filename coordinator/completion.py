@@ -26,7 +26,7 @@ def look(job: Job, revision: Revision, shards: Sequence[ShardFact]) -> Pass | No
     for shard in shards:
         if not (shard.exists and shard.is_empty and shard.state in ("open", "spent")):
             return None
-    return Pass(revision, tuple((shard.run, shard.discovered, shard.done) for shard in shards))
+    return Pass(revision, tuple((shard.run, shard.admitted, shard.done) for shard in shards))
 
 
 def is_complete(first: Pass | None, second: Pass | None) -> bool:

@@ -25,6 +25,8 @@ class ShardFact(NamedTuple):
     state: str = ""
     run: str = ""
     discovered: int = 0
+    refilled: int = 0
+    """Dead letters put back."""
     queued: int = 0
     delayed: int = 0
     in_flight: int = 0
@@ -35,6 +37,11 @@ class ShardFact(NamedTuple):
     grant: int = 0
     staged: int = 0
     """Seed chunks still parked (kept beside shard 0)."""
+
+    @property
+    def admitted(self) -> int:
+        """URLs ever queued anew; grows with whatever can refill an empty shard."""
+        return self.discovered + self.refilled
 
     @property
     def waiting(self) -> int:
@@ -72,7 +79,7 @@ class Pass(NamedTuple):
     revision: Revision
     """Of the job: whatever changed the job between two passes makes them differ."""
     vector: tuple[tuple[str, int, int], ...]
-    """Per shard: server run, discovered, done."""
+    """Per shard: server run, admitted, done."""
 
 
 class PlacementInputs(NamedTuple):

@@ -3,7 +3,8 @@
 A term ends from outside when the session is lost (etcd's word, or the session's own deadline while
 etcd does not answer) and from inside when a write is refused because somebody else is master.
 Either way the work is stopped first; then the process demotes itself, visibly, and starts again on
-standby with a new session. SIGTERM resigns, so that no successor has to wait for the lease's end.
+standby with a new session. SIGTERM and a request to drain resign, so that no successor has to wait
+for the lease's end.
 
 Redis being away ends nothing: a master that cannot look at shards is still the only one.
 """
@@ -145,7 +146,7 @@ class Candidate:
         try:
             # Whichever ends first, the work has ended too when this returns: acting stops before
             # anything else is done about it.
-            await _first_of(self._work(session, join), session.wait_lost(), stop.wait())
+            await _first_of(self._work(session, join, stop), session.wait_lost(), stop.wait())
         except (NotMaster, LeaseLost) as error:
             reason = str(error)
         finally:
@@ -158,9 +159,17 @@ class Candidate:
             await _briefly(session.close())
         return stop.is_set()
 
-    async def _work(self, session: Session, join: _Join) -> None:
+    async def _work(self, session: Session, join: _Join, stop: asyncio.Event) -> None:
         await join(session)
-        await _first_of(self._presence.refresh_for_ever(session), self._lead(session))
+        await _first_of(
+            self._presence.refresh_for_ever(session), self._lead(session), self._obey(stop)
+        )
+
+    async def _obey(self, stop: asyncio.Event) -> None:
+        """Set ``stop`` once somebody asks this node to drain."""
+        await self._coord.drains.wait(self._node_id)
+        log.info("master.asked_to_drain", node=self._node_id)
+        stop.set()
 
     async def _lead(self, session: Session) -> None:
         """Wait to be elected, then work as the master."""

@@ -53,6 +53,7 @@ def facts_of(stats: Iterable[ShardStats]) -> tuple[ShardFact, ...]:
             state="" if one.state is None else one.state.value,
             run=one.run,
             discovered=one.counters["discovered"],
+            refilled=one.refilled,
             queued=one.counters["queued"],
             delayed=one.counters["delayed"],
             in_flight=one.counters["in_flight"],

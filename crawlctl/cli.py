@@ -21,10 +21,14 @@ cli = Group(
         "down": Lazy(f"{_COMMANDS}.up:down", "stop what 'up' started"),
         "submit": Lazy(f"{_COMMANDS}.submit:submit", "create a job; prints its id"),
         "jobs": Lazy(f"{_COMMANDS}.job:jobs", "list the jobs"),
-        "job": Lazy(f"{_COMMANDS}.job:job", "look at one job, pause, resume or cancel it"),
+        "job": Lazy(
+            f"{_COMMANDS}.job:job", "look at one job; add to it, pause, resume, end, delete it"
+        ),
         "export": Lazy(f"{_COMMANDS}.export:export", "write a job's results"),
-        "nodes": Lazy(f"{_COMMANDS}.nodes:nodes", "list masters and workers"),
-        "locks": Lazy(f"{_COMMANDS}.locks:locks", "list who owns what"),
+        "why": Lazy(f"{_COMMANDS}.why:why", "say what happened to a URL, and why"),
+        "dead": Lazy(f"{_COMMANDS}.dead:dead", "list the URLs a job gave up; try them again"),
+        "nodes": Lazy(f"{_COMMANDS}.nodes:nodes", "list masters and workers; drain one"),
+        "locks": Lazy(f"{_COMMANDS}.locks:locks", "list who owns what; show or break one lock"),
         "doctor": Lazy(f"{_COMMANDS}.doctor:doctor", "check services and invariants"),
         "start-master": Lazy(f"{_COMMANDS}.start:start_master", "run a master in the foreground"),
         "start-worker": Lazy(f"{_COMMANDS}.start:start_worker", "run a worker in the foreground"),

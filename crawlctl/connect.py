@@ -11,6 +11,9 @@ from common.model.ids import JobId
 if TYPE_CHECKING:
     from common.coord import Coord
     from common.frontier import FrontierClient, JobFrontier
+    from common.frontier.hosts import Hosts
+    from common.frontier.letters import DeadLetters
+    from common.frontier.lookup import Lookup
     from common.model.job import Job
     from common.runtime.settings import Settings
 
@@ -27,6 +30,24 @@ class Services(NamedTuple):
         from common.frontier import JobFrontier
 
         return JobFrontier(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+    def letters(self, job: Job) -> DeadLetters:
+        """Return the dead letters of a job."""
+        from common.frontier.letters import DeadLetters
+
+        return DeadLetters(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+    def hosts(self, job: Job) -> Hosts:
+        """Return the hosts of a job."""
+        from common.frontier.hosts import Hosts
+
+        return Hosts(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
+
+    def lookup(self, job: Job) -> Lookup:
+        """Return what finds single URLs of a job."""
+        from common.frontier.lookup import Lookup
+
+        return Lookup(self.client, cluster=self.cluster, job=JobId(job.id), spec=job.spec)
 
 
 async def open_coord(settings: Settings) -> Coord:

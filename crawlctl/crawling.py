@@ -33,6 +33,7 @@ from crawlctl.summary import Summary, save, summarize
 JOB_ID: Final = "crawl"
 CLUSTER: Final = "crawl"
 RESULTS: Final = "results.jsonl"
+WARC: Final = "warc"
 _CHECKPOINT: Final = "checkpoint.json"
 _POLL_S: Final = 0.25
 _SAVE_EVERY_S: Final = 1.0
@@ -107,7 +108,7 @@ class _Run:
             workers=crawl.workers,
             cluster=CLUSTER,
             master_arguments=("--log-level", crawl.log_level),
-            worker_arguments=("--log-level", crawl.log_level),
+            worker_arguments=("--log-level", crawl.log_level, *_store_options(crawl)),
             drain_timeout_s=_DRAIN_S,
         ) as cluster:
             settings = Settings(
@@ -184,6 +185,12 @@ class _Run:
         self._saved = time.monotonic()
         active_s = 0.0 if self._started is None else self._saved - self._started
         self._sink.save(active_s=self._active_before_s + active_s)
+
+
+def _store_options(crawl: Crawl) -> tuple[str, ...]:
+    if crawl.spec.store == "none":
+        return ()
+    return ("--warc-dir", str(crawl.folder.path / WARC))
 
 
 async def _insist(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -39,12 +39,14 @@ HELP: Final[dict[str, str]] = {
     "connect_timeout": "seconds to connect",
     "max_body": "largest decoded body in bytes (k, M, G allowed); larger pages fail",
     "accept": "media type wanted, such as text/html or image/*; others fail; repeatable",
+    "store": "warc: keep requests and responses in WARC files, in DIR/warc of crawl, in the "
+    "--warc-dir of each worker otherwise",
     "retries": "tries after the first before a URL is given up as dead",
     "priority": "order among jobs; higher goes first",
     "seen": "how known URLs are remembered: exact, or a filter that may lose one in a million",
     "allow_private": "allow loopback, private and link-local addresses",
 }
-NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by", "store")
+NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by")
 """Fields without their feature in this version; no options, and refused in a spec."""
 
 _METAVARS: Final = {
@@ -84,14 +86,19 @@ def job_options(**defaults: Any) -> Callable[[F], F]:
 def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
     """Return the spec out of a command's parameters; others among them are left alone.
 
+    Args:
+        given: the parameters; what is None or empty was not given.
+        defaults: values of fields that were not given, such as those of a spec file.
+
     Raises:
         UsageError: a value is out of range or malformed; names the option.
     """
-    values = {name: given[name] for name in HELP if given.get(name) not in (None, ())}
+    options = {name: given[name] for name in HELP if given.get(name) not in (None, ())}
+    values = defaults | options
     for name, check in _CHECKS.items():
         for text in _each(values.get(name)):
             check(_flag(name), text)
-    return JobSpec(**{**defaults, **values})
+    return JobSpec(**values)
 
 
 def refuse_unsupported(spec: JobSpec) -> None:

@@ -59,7 +59,7 @@ def document(look: JobLook, locks: Sequence[LockInfo] | None = None) -> dict[str
         "id": job.id,
         "state": job.state.value,
         "reason": job.reason,
-        "spec": shown_spec(job.spec, seeds=job.seeds),
+        "spec": shown_spec(job.spec, seeds=job.seeds if job.seeds < 0 else job.seeds + job.added),
         "keep_open": job.keep_open,
         "created_at": job.created_at,
         "started_at": job.started_at,

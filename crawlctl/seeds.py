@@ -101,6 +101,11 @@ def _keep_lines(file: str, checked: _Spooler) -> int:
     return bad
 
 
+def chunk_count(seeds: int) -> int:
+    """Return how many chunks so many seeds make."""
+    return -(-seeds // CHUNK)
+
+
 def chunks(spool: BinaryIO) -> Iterator[list[str]]:
     """Yield the seeds of a spool, from its present position, in chunks of ``CHUNK``."""
     chunk: list[str] = []

@@ -88,7 +88,7 @@ class Sink:
         """
         self._path = checkpoint
         self.state = _load(checkpoint)
-        self._file = _open_at(file, self.state.offset)
+        self._file = open_at(file, self.state.offset, remedy="give --fresh to start over")
 
     @property
     def tally(self) -> Tally:
@@ -155,14 +155,19 @@ def _load(path: Path) -> Checkpoint:
     return state
 
 
-def _open_at(path: Path, offset: int) -> BinaryIO:
+def open_at(path: Path, offset: int, *, remedy: str) -> BinaryIO:
+    """Open a file to go on at ``offset``, cutting what was written behind it.
+
+    Raises:
+        RefusedError: it is shorter than that; the message ends with the remedy.
+    """
     file = path.open("r+b" if path.exists() else "w+b")
     length = file.seek(0, os.SEEK_END)
     if length < offset:
         file.close()
         raise RefusedError(
-            f"-o: {path} has {length} bytes but had {offset} when the crawl stopped; it was "
-            "changed by others, so give --fresh to start over"
+            f"-o: {path} has {length} bytes but had {offset} when it was last written to; it was "
+            f"changed by others, so {remedy}"
         )
     file.truncate(offset)
     file.seek(offset)

@@ -4,6 +4,10 @@
 2. The seeds are staged, chunk by chunk. A chunk of the same number replaces itself, so after a
    client has died the same command simply does it again.
 3. ``seeds=N`` is written by compare-and-swap. From here on the job belongs to the master.
+
+Seeds added later take the same way, under chunk numbers of their own: these are reserved in the job
+record first, and the record is swapped once more when all are staged, so that a job that was
+finished meanwhile says so.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from common.model.job import Job, JobSpec, JobState
 from common.runtime.clock import utc_now
 from crawlctl.job_options import option_name, refuse_unsupported
 from crawlctl.jobview import differing_field
-from crawlctl.seeds import chunks
+from crawlctl.seeds import chunk_count, chunks
+from crawlctl.transitions import change
 
 if TYPE_CHECKING:
     from common.coord import StoredJob
@@ -37,7 +42,14 @@ def new_job_id() -> str:
 
 
 async def submit(
-    services: Services, *, job_id: str, spec: JobSpec, spool: BinaryIO, seeds: int, paused: bool
+    services: Services,
+    *,
+    job_id: str,
+    spec: JobSpec,
+    spool: BinaryIO,
+    seeds: int,
+    paused: bool,
+    keep_open: bool = False,
 ) -> StoredJob:
     """Create the job, or go on where an earlier call with the same id stopped.
 
@@ -48,6 +60,7 @@ async def submit(
         spool: the seeds, canonical, one a line; read from its beginning.
         seeds: how many there are in it.
         paused: hand it over as PAUSED; ``job resume`` starts it.
+        keep_open: it does not finish when nothing is left, until ``job close``.
 
     Returns:
         The job as it is now: it may have gone on, or be finished, if it was there before.
@@ -56,19 +69,53 @@ async def submit(
         RefusedError: the id belongs to another job, or to one that was deleted.
     """
     refuse_unsupported(spec)
-    stored = await _create(services, job_id, spec=spec, seeds=seeds)
+    stored = await _create(services, job_id, spec=spec, seeds=seeds, keep_open=keep_open)
     if stored.job.seeds >= 0:
         return stored
-    await _stage(services, stored.job, spool)
+    await _stage(services, stored.job, spool, first=0)
     return await _hand_over(services, stored, seeds=seeds, paused=paused)
 
 
-async def _stage(services: Services, job: Job, spool: BinaryIO) -> None:
+async def add(services: Services, job_id: str, *, spool: BinaryIO, seeds: int) -> Job:
+    """Add seeds to a job that is not over, and return it as it is now.
+
+    Repeating it is harmless: seeds that are known already change nothing but the number shown.
+
+    Args:
+        services: where the job is.
+        job_id: which.
+        spool: the seeds, canonical, one a line; read from its beginning.
+        seeds: how many there are in it.
+
+    Raises:
+        NotFoundError: there is no such job.
+        RefusedError: it is over, or was finished while the seeds were staged, or its own
+            submission is not complete.
+    """
+
+    def reserved(job: Job) -> Job:
+        if job.seeds < 0:
+            raise RefusedError(
+                f"the seeds of job {job_id!r} are still being submitted; add more when they are in"
+            )
+        return msgspec.structs.replace(job, chunks=job.chunks + chunk_count(seeds))
+
+    def counted(job: Job) -> Job:
+        return msgspec.structs.replace(job, added=job.added + seeds)
+
+    job = await change(services, job_id, reserved)
+    await _stage(services, job, spool, first=job.chunks - chunk_count(seeds))
+    # A finish that was decided before the seeds were staged is refused from here on; one that was
+    # written before refuses this.
+    return await change(services, job_id, counted)
+
+
+async def _stage(services: Services, job: Job, spool: BinaryIO, *, first: int) -> None:
     frontier = services.frontier(job)
     for _ in range(_ATTEMPTS):
         run = await services.client.current_run()
         spool.seek(0)
-        for number, urls in enumerate(chunks(spool)):
+        for number, urls in enumerate(chunks(spool), first):
             await frontier.stage(number, urls)
         if run == await services.client.current_run():
             return
@@ -79,10 +126,19 @@ async def _stage(services: Services, job: Job, spool: BinaryIO) -> None:
     )
 
 
-async def _create(services: Services, job_id: str, *, spec: JobSpec, seeds: int) -> StoredJob:
+async def _create(
+    services: Services, job_id: str, *, spec: JobSpec, seeds: int, keep_open: bool
+) -> StoredJob:
     from common.coord import Exists, Reused
 
-    job = Job(id=job_id, spec=spec, state=JobState.PENDING, seeds=-1, created_at=utc_now())
+    job = Job(
+        id=job_id,
+        spec=spec,
+        state=JobState.PENDING,
+        seeds=-1,
+        keep_open=keep_open,
+        created_at=utc_now(),
+    )
     answer = await services.coord.jobs.create(job)
     if isinstance(answer, Reused):
         raise RefusedError(
@@ -117,7 +173,8 @@ async def _hand_over(
             return stored
         state = JobState.PAUSED if paused else job.state
         answer = await services.coord.jobs.replace(
-            msgspec.structs.replace(job, seeds=seeds, state=state), expected=stored.revision
+            msgspec.structs.replace(job, seeds=seeds, chunks=chunk_count(seeds), state=state),
+            expected=stored.revision,
         )
         if not isinstance(answer, Stale):
             return answer

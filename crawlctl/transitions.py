@@ -1,4 +1,4 @@
-"""Pause, resume and cancel: changes of a job's state by compare-and-swap.
+"""Pause, resume, cancel and close: changes of a job's state by compare-and-swap.
 
 Each is decided on the state that was read and refused by etcd if that has changed since (design
 rule P2); then it is decided again. The master does the rest: it watches the job's record.
@@ -38,6 +38,11 @@ def resumed(job: Job) -> Job:
 def cancelled(job: Job) -> Job:
     """Return the job cancelled."""
     return msgspec.structs.replace(job, state=JobState.CANCELLED, finished_at=utc_now())
+
+
+def closed(job: Job) -> Job:
+    """Return the job finishing as soon as nothing is left."""
+    return msgspec.structs.replace(job, keep_open=False)
 
 
 async def change(services: Services, job_id: str, decide: Callable[[Job], Job]) -> Job:

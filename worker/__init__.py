@@ -2,12 +2,14 @@
 
 ``program`` is the process, one session after the other; ``node`` is one session (membership, which
 tasks to own); ``task`` runs one owned task; ``job`` holds what a process needs once per job;
-``page`` takes one URL from claim to settlement; ``committer`` writes settlements, outlinks first.
+``page`` takes one URL from claim to settlement; ``committer`` writes settlements, outlinks first;
+``warc`` keeps the responses of jobs that ask for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from common.model.ids import NodeId
 from common.runtime.settings import Settings
@@ -23,6 +25,7 @@ async def run(
     concurrency: int,
     http: str | None,
     stop: asyncio.Event,
+    warc_dir: Path | None = None,
 ) -> None:
     """Be a worker until ``stop`` is set, then drain; see :func:`worker.program.run`."""
     # Importing the package stays cheap: the command line uses its rules for addresses.
@@ -35,4 +38,5 @@ async def run(
         concurrency=concurrency,
         http=http,
         stop=stop,
+        warc_dir=warc_dir,
     )

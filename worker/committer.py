@@ -1,5 +1,7 @@
 """Settlements of one task, written in batches: outlinks are offered first, then claims settled.
 
+What the records point to in the archive is on disk before they are committed.
+
 A page whose outlinks were not all taken is never committed (design section 3): an offer that must
 wait (sealed shard, restarted server) is repeated, and one answered "closed" means that the job is
 over and the page is dropped uncommitted.
@@ -79,7 +81,11 @@ class Committer:
         self._arrived.set()
 
     async def run(self) -> Refusal | None:
-        """Write until finished; return the refusal that ended it early, if any."""
+        """Write until finished; return the refusal that ended it early, if any.
+
+        Raises:
+            ArchiveFailed: what the records would point to cannot be written.
+        """
         while True:
             await self._arrived.wait()
             if not self._closing and len(self._waiting) < BATCH:
@@ -102,6 +108,8 @@ class Committer:
             refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
             if refusal is not None:
                 return refusal
+        if self._context.archive is not None:
+            await self._context.archive.sync()
         return await self._settle(batch)
 
     async def _offer(self, found: Sequence[Item]) -> Refusal | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import can_ada
 import msgspec
@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from common.model.job import JobSpec
-from common.model.records import ErrorInfo
+from common.model.records import ErrorInfo, WarcRef
 from common.web.retry import ErrorCode
 from common.web.url import header_reference
 from worker.addresses import literal_private
@@ -38,6 +38,9 @@ from worker.fetch_errors import (
     is_stale_connection,
 )
 from worker.web_session import Answer, open_session, trusted_headers
+
+if TYPE_CHECKING:
+    from worker.warc_recorder import Recorder
 
 MAX_HOPS: Final = 10
 """Redirects back to the same page that are followed inside one fetch."""
@@ -73,6 +76,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """``wait_before_hop`` said no: a further request was due and not sent."""
     hops: int = 0
     """Redirects followed."""
+    warc: WarcRef | None = None
+    """Where the last response is archived."""
     started_at: float
     """When the last request was started (monotonic)."""
     ended_at: float
@@ -91,13 +96,16 @@ _REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)
 class Fetcher:
     """Fetches URLs for one job. To be created inside the running event loop, and closed."""
 
-    def __init__(self, spec: JobSpec, *, connections: int) -> None:
+    def __init__(
+        self, spec: JobSpec, *, connections: int, recorder: Recorder | None = None
+    ) -> None:
         """Prepare; nothing is connected yet.
 
         Args:
             spec: The job's options; references to secrets are resolved here.
             connections: Most requests at one time, all hosts together; more wait inside ``fetch``,
                 and that counts for their time limits.
+            recorder: Keeps every response that is received.
 
         Raises:
             UsageError: a header, cookie or proxy of the job is malformed, or a secret is missing.
@@ -112,6 +120,7 @@ class Fetcher:
         self._has_proxy = spec.proxy is not None
         self._allow_private = spec.allow_private
         self._session = open_session(spec, connections=connections)
+        self._recorder = recorder
 
     async def close(self) -> None:
         """Close every connection; fetches still running end with an error."""
@@ -218,6 +227,9 @@ class Fetcher:
             started_at=started_at,
             ended_at=ended_at,
         )
+        if self._recorder is not None and answer is not None:
+            warc = await self._recorder.record(answer, fetched, trusted=trusted, cut=limits.cut)
+            fetched = replace(fetched, warc=warc)
         return fetched, is_stale_connection(body.failure)
 
     def _named(self, failure: Exception, answer: Answer | None) -> ErrorInfo:
@@ -227,12 +239,16 @@ class Fetcher:
         return error
 
 
+def target_of(url: str) -> str:
+    """Return path and query as they are sent."""
+    return url[url.index("/", 8) :]
+
+
 def _exact_url(url: str) -> URL:
     exact = URL(url, encoded=True)
     if url.endswith("?"):  # an empty query would be lost: carry its mark in the path
-        path = url[url.index("/", 8) :]
         return URL.build(
-            scheme=exact.scheme, authority=exact.raw_authority, path=path, encoded=True
+            scheme=exact.scheme, authority=exact.raw_authority, path=target_of(url), encoded=True
         )
     return exact
 

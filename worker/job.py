@@ -7,6 +7,7 @@ cache of seen links are.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from common.frontier.client import FrontierClient
 from common.frontier.offers import Offers
@@ -19,6 +20,10 @@ from worker.outlinks import Outlinks
 from worker.pacer import Pacer
 from worker.parsing import PageParser
 from worker.robots import RobotsCache
+
+if TYPE_CHECKING:
+    from worker.warc import Archive
+    from worker.warc_recorder import Recorder
 
 
 class JobContext:
@@ -33,11 +38,14 @@ class JobContext:
         spec: JobSpec,
         node: NodeId,
         connections: int,
+        archive: Archive | None = None,
     ) -> None:
         self.id = job
         self.spec = spec
         self.node = node
-        self.fetcher = Fetcher(spec, connections=connections)
+        self.archive = archive
+        """Where responses are kept, for a job that asks for it."""
+        self.fetcher = Fetcher(spec, connections=connections, recorder=_recorder(archive, spec))
         self.pacer = Pacer(from_end=spec.per_host == 1)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer)
         self.parser = PageParser(frozenset(spec.follow))
@@ -47,12 +55,27 @@ class JobContext:
         self.wakes: dict[int, asyncio.Event] = {}
         """By shard owned here: set when URLs were offered to it, so that it claims at once."""
 
+    @property
+    def has_failed(self) -> bool:
+        """Tell that no page of the job can be committed any more: its response cannot be kept."""
+        return self.archive is not None and self.archive.failure is not None
+
     def wake(self, shard: int) -> None:
         """Tell the owner of a shard, if it is here, that there may be URLs to claim."""
         if event := self.wakes.get(shard):
             event.set()
 
     async def close(self) -> None:
-        """Close connections to sites."""
+        """Close connections to sites, and finish the archive."""
         self.parser.close()
         await self.fetcher.close()
+        if self.archive is not None:
+            await self.archive.close()
+
+
+def _recorder(archive: Archive | None, spec: JobSpec) -> Recorder | None:
+    if archive is None:
+        return None
+    from worker.warc_recorder import Recorder  # noqa: PLC0415 - few jobs need it
+
+    return Recorder(archive, spec)

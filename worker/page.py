@@ -288,6 +288,7 @@ class PageWorker:
                 "bytes": len(fetched.body),
                 "sha256": hashlib.sha256(fetched.body).hexdigest() if fetched.body else None,
                 "truncated": fetched.truncated,
+                "warc": fetched.warc,
             }
         facts.setdefault("status", None)
         return ResultRecord(

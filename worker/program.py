@@ -8,6 +8,7 @@ import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -45,6 +46,7 @@ class _Program:
     node_id: NodeId
     lease_ttl_s: float
     capacity: Capacity
+    warc_dir: Path | None
     meter: LoadMeter = field(default_factory=LoadMeter)
     node: WorkerNode | None = None
 
@@ -79,6 +81,7 @@ class _Program:
                 capacity=self.capacity,
                 meter=self.meter,
                 dead_below=await buried_below(self.coord.etcd, self.coord.keys),
+                warc_dir=self.warc_dir,
             )
             log.info("worker.serving", node=self.node_id, lease=session.lease)
             await self.node.serve(stop)
@@ -95,6 +98,7 @@ async def run(
     concurrency: int,
     http: str | None,
     stop: asyncio.Event,
+    warc_dir: Path | None = None,
 ) -> None:
     """Be a worker until ``stop`` is set, then drain.
 
@@ -105,6 +109,7 @@ async def run(
         concurrency: pages worked on at once.
         http: HOST:PORT for health and metrics, or None.
         stop: set it to drain.
+        warc_dir: where responses go of jobs that store them; without it such jobs are refused.
 
     Raises:
         ServiceUnavailable: etcd or Redis did not answer at the start.
@@ -119,6 +124,7 @@ async def run(
             node_id=node_id,
             lease_ttl_s=lease_ttl_s,
             capacity=Capacity(concurrency),
+            warc_dir=warc_dir,
         )
         async with _health(http, program) if http else nullcontext():
             await program.serve(stop)

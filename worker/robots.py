@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -60,24 +60,39 @@ class RobotsCache:
         self._entries: dict[HostKey, _Entry] = {}
         self._asking: dict[HostKey, asyncio.Event] = {}
         self._allow_all = RobotsRules.allow_all()
+        self._live: dict[HostKey, float] = {}
+        """Delays set for single hosts while the job runs, in place of the job's."""
 
     def delay_s(self, host: HostKey) -> float:
         """Return the delay of a host, as far as it is known."""
         entry = self._entries.get(host)
-        return self._delay_of(entry.rules if entry else None)
+        return self._delay_of(host, entry.rules if entry else None)
 
-    def _delay_of(self, rules: RobotsRules | None) -> float:
+    def take_delays(self, hosts: Iterable[HostKey], delays_ms: Mapping[HostKey, int]) -> None:
+        """Take over which of these hosts have a delay of their own now."""
+        if not delays_ms and not self._live:
+            return
+        for host in hosts:
+            if host in delays_ms:
+                self._live[host] = delays_ms[host] / 1000
+            else:
+                self._live.pop(host, None)
+
+    def _delay_of(self, host: HostKey, rules: RobotsRules | None) -> float:
         asked = rules.crawl_delay_s if rules else None
-        return max(self._spec.delay, asked or 0.0)
+        return max(self._own_delay(host), asked or 0.0)
+
+    def _own_delay(self, host: HostKey) -> float:
+        return self._live.get(host, self._spec.delay)
 
     def known(self, host: HostKey) -> Robots | None:
         """Return what is known of a host without asking."""
         if self._spec.robots == "ignore":
-            return Robots(self._allow_all, None, self._spec.delay, None)
+            return Robots(self._allow_all, None, self._own_delay(host), None)
         entry = self._entries.get(host)
         if entry is None or entry.expires < time.monotonic():
             return None
-        return Robots(entry.rules, entry.error, self._delay_of(entry.rules), None)
+        return Robots(entry.rules, entry.error, self._delay_of(host, entry.rules), None)
 
     async def ask(
         self, host: HostKey, *, is_allowed: Callable[[], bool], trusted: bool
@@ -106,7 +121,7 @@ class RobotsCache:
             if len(self._entries) >= MAX_HOSTS:
                 self._entries.pop(next(iter(self._entries)))
             self._entries[host] = entry
-            delay_s = self._delay_of(entry.rules)
+            delay_s = self._delay_of(host, entry.rules)
             self._pacer.ended(host, delay_s)
             return Robots(entry.rules, entry.error, delay_s, time.monotonic())
         finally:
@@ -119,21 +134,19 @@ class RobotsCache:
         target, origin = host + "/robots.txt", host
         for _ in range(MAX_HOPS + 1):
             at = url.host_key(target)
-            turn = await self._pacer.start(
-                at, self._spec.delay, before=time.monotonic() + _patience_s(self._spec)
-            )
+            turn = await self._pacer.start(at, self._own_delay(at), before=self._latest_turn(at))
             if not turn or not is_allowed():
                 return None
             fetched = await self._fetcher.fetch(
                 target,
-                wait_before_hop=_paced(self._pacer, at, self._spec),
+                wait_before_hop=self._paced(at),
                 is_bounce=lambda hop, target=target: url.canonicalize(hop) == target,  # type: ignore[misc]
                 trusted=trusted and at == origin,
                 any_type=True,
                 max_body=MAX_BYTES,
                 cut=True,
             )
-            self._pacer.ended(at, self._spec.delay)
+            self._pacer.ended(at, self._own_delay(at))
             if fetched.abandoned:
                 return None
             entry = self._judge(host, fetched)
@@ -167,18 +180,17 @@ class RobotsCache:
                 error = ErrorInfo(code=ErrorCode.ROBOTS_UNAVAILABLE, message=message)
                 return _Entry(None, error, time.monotonic() + ASK_AGAIN_S)
 
+    def _paced(self, host: HostKey) -> Callable[[float], Awaitable[bool]]:
+        async def wait(_ended_at: float) -> bool:
+            delay_s = self._own_delay(host)
+            self._pacer.ended(host, delay_s)
+            return await self._pacer.start(host, delay_s, before=self._latest_turn(host))
+
+        return wait
+
+    def _latest_turn(self, host: HostKey) -> float:
+        """Return until when a request for robots.txt waits: however long the delay, a turn comes."""
+        return time.monotonic() + self._spec.timeout + 2 * self._own_delay(host)
+
     def _keep(self, rules: RobotsRules) -> _Entry:
         return _Entry(rules, None, time.monotonic() + KEEP_S)
-
-
-def _patience_s(spec: JobSpec) -> float:
-    """Return how long a request for robots.txt may wait: however long the delay, a turn comes."""
-    return spec.timeout + 2 * spec.delay
-
-
-def _paced(pacer: Pacer, host: HostKey, spec: JobSpec) -> Callable[[float], Awaitable[bool]]:
-    async def wait(_ended_at: float) -> bool:
-        pacer.ended(host, spec.delay)
-        return await pacer.start(host, spec.delay, before=time.monotonic() + _patience_s(spec))
-
-    return wait

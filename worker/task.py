@@ -99,7 +99,7 @@ class TaskRunner:
         self._wake.set()
 
     def _is_mine(self) -> bool:
-        return not self._lost and self._session.is_live
+        return not self._lost and self._session.is_live and not self._context.has_failed
 
     def _may_send(self) -> bool:
         return self._is_mine() and not self._draining
@@ -241,6 +241,7 @@ class TaskRunner:
             if isinstance(answer, Claimed):
                 now = time.monotonic()
                 self._hosts = [(host, now + ms / 1000) for host, ms in answer.ahead]
+                self._context.robots.take_delays((host for host, _ in answer.ahead), answer.delays)
                 for claim in answer.claims:
                     page = self._page(claim, sent_at, committer)
                     self._held[claim.number] = asyncio.create_task(page)

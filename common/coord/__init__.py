@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from common.coord.assignments import Assignment, Assignments
 from common.coord.burial import buried_below, bury, revoke_all_leases
 from common.coord.client import EndpointStatus, Etcd
+from common.coord.drain import Drains
 from common.coord.election import Election, Leader
 from common.coord.jobs import Exists, JobStore, Reused, Stale, StoredJob, stored_job
 from common.coord.keys import Keys
@@ -29,6 +30,7 @@ __all__ = [
     "Assignment",
     "Assignments",
     "Coord",
+    "Drains",
     "Election",
     "EndpointStatus",
     "Etcd",
@@ -68,6 +70,7 @@ class Coord:
     election: Election
     jobs: JobStore
     members: Members
+    drains: Drains
     assignments: Assignments
 
     async def close(self) -> None:
@@ -92,5 +95,6 @@ async def connect(options: EtcdOptions, *, cluster: str, timeout_s: float = 3.0)
         election=Election(etcd, keys),
         jobs=JobStore(etcd, keys),
         members=Members(etcd, keys),
+        drains=Drains(etcd, keys),
         assignments=Assignments(etcd, keys),
     )

@@ -108,6 +108,10 @@ class JobStore:
         found = await self._etcd.get(self._keys.job(job_id))
         return None if found is None else stored_job(found)
 
+    async def was_deleted(self, job_id: JobId | str) -> bool:
+        """Tell whether there was a job of this id once that was deleted."""
+        return await self._etcd.get(self._keys.deleted_job(job_id)) is not None
+
     async def list(self) -> list[StoredJob]:
         """Read every job as they are now, in order of their creation.
 

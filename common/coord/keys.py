@@ -5,6 +5,7 @@ key                       value                                        lease
 ========================  ===========================================  =====================
 nodes/<id>                NodeInfo                                     the node's
 departed/<id>             NodeInfo and when it left                    one hour
+drains/<id>               when somebody asked the node to drain        the node's
 election/master           node, nonce; create revision = term          the master's
 locks/<name>              owner, nonce; create revision = token        the owner's
 locks/tasks/<job>/<n>     the same, for the task <job>:<n>             the owner's
@@ -45,6 +46,10 @@ class Keys:
     def departed(self, node: NodeId | str) -> str:
         """Key of a node that left."""
         return self.departed_nodes + node
+
+    def drain(self, node: NodeId | str) -> str:
+        """Key that asks a node to drain."""
+        return f"{self.root}drains/{node}"
 
     def lock(self, name: str) -> str:
         """Key of a lock."""

@@ -13,7 +13,7 @@ before; the token lets the data refuse what comes too late.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -139,6 +139,19 @@ class Locks:
         """Tell whether the lock is held under this token right now."""
         found = await self._etcd.get(self._key(name))
         return found is not None and found.create_revision == token
+
+    async def not_held(self, tokens: Mapping[str, Token]) -> set[str]:
+        """Return which of up to ``LOCKS_PER_TXN`` locks are not held under their tokens right now.
+
+        Args:
+            tokens: of locks, by name.
+        """
+        reads = [Get(self._key(name)) for name in tokens]
+        reply = await self._etcd.txn(compare=(), success=reads)
+        found = {name: reply.one(index) for index, name in enumerate(tokens)}
+        return {
+            name for name, kv in found.items() if kv is None or kv.create_revision != tokens[name]
+        }
 
     def guard(self, name: str, token: Token) -> Compare:
         """Return the guard for a transaction that only the owner may carry out."""

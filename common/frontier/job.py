@@ -75,6 +75,10 @@ class ShardStats(NamedTuple):
     """Distinct URLs offered, by HyperLogLog."""
     layers: int
     """Of its seen-set."""
+    refilled: int = 0
+    """Dead letters put back so far: with ``discovered``, all that was ever queued anew."""
+    trimmed: int = 0
+    """Results dropped after every consumer group had acknowledged them."""
 
     @property
     def is_empty(self) -> bool:
@@ -119,7 +123,7 @@ class JobFrontier:
         """
         for look in stats:
             keys = self._keys[look.shard]
-            seen = (look.run, look.counters["discovered"])
+            seen = (look.run, look.counters["discovered"], look.refilled)
             call = Call("seal", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *seen])
             (reply,) = await self._client.call([call])
             if reply[0] == b"MOVED" or refusal_of(reply, "seal"):
@@ -129,7 +133,7 @@ class JobFrontier:
         return all(
             look.state is ShardState.SEALED
             and look.run == before.run == run
-            and look.counters == before.counters
+            and (look.counters, look.refilled) == (before.counters, before.refilled)
             for look, before in zip(again, stats, strict=True)
         )
 
@@ -240,4 +244,6 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         grant=int(meta.get("grant", 0)),
         seen_estimate=distinct,
         layers=int(meta.get("layers", 0)),
+        refilled=int(meta.get("refilled", 0)),
+        trimmed=int(meta.get("trimmed", 0)),
     )

@@ -6,15 +6,20 @@ Redis Cluster. The names are short because a host's queue is a key of its own.
 
 from __future__ import annotations
 
-from common.model.ids import HostKey, Task
+from common.model.ids import HostKey, JobId, Task
+
+
+def keys_of_job(cluster: str, job: JobId) -> str:
+    """Return the pattern of all keys of a job; names hold no character that is special in it."""
+    return f"crawlctl:{cluster}:{{{job}:*"
 
 
 class TaskKeys:
     """The keys of one shard of one job."""
 
     __slots__ = (
-        "_prefix", "busy", "dead", "delayed", "hll", "in_flight", "meta", "pace", "pages", "ready",
-        "results", "scope", "slot", "slots", "staged",
+        "_prefix", "blocked", "busy", "dead", "delayed", "delays", "errors", "hll", "in_flight",
+        "meta", "pace", "pages", "ready", "results", "scope", "slot", "slots", "staged",
     )  # fmt: skip
 
     def __init__(self, cluster: str, task: Task) -> None:
@@ -39,9 +44,15 @@ class TaskKeys:
         self.results = prefix + "results"
         """Stream: field ``r`` = result record (JSON)."""
         self.dead = prefix + "dead"
-        r"""Hash: ``host\nclaim`` -> item of a dead letter."""
+        r"""Hash: ``host\nclaim`` -> ``result id\nletter`` of a dead letter (letters.py)."""
         self.pages = prefix + "pages"
         """Hash: host -> pages fetched (kept only where pages a host are limited)."""
+        self.errors = prefix + "errors"
+        """Hash: host -> URLs of it that failed or died."""
+        self.blocked = prefix + "blocked"
+        """Set: hosts to which nothing is sent for now."""
+        self.delays = prefix + "delays"
+        """Hash: host -> delay in ms that was set for it, in place of the job's."""
         self.hll = prefix + "hll"
         """HyperLogLog of the fingerprints offered."""
         self.staged = prefix + "staged"
@@ -60,3 +71,20 @@ class TaskKeys:
     def fingerprints(self, layer: int, bucket: int) -> str:
         """Return the key of a bucket of fingerprints (set of integers)."""
         return f"{self._prefix}f:{layer}:{bucket}"
+
+
+class HostQueues:
+    """The distinct host queues of one script call, numbered from 1 as they are met."""
+
+    def __init__(self, keys: TaskKeys) -> None:
+        self._keys = keys
+        self._numbers: dict[HostKey, int] = {}
+
+    def index(self, host: HostKey) -> int:
+        """Return the number of a host's queue among the call's."""
+        return self._numbers.setdefault(host, len(self._numbers) + 1)
+
+    @property
+    def names(self) -> list[str]:
+        """The keys, in order of their numbers."""
+        return [self._keys.queue(host) for host in self._numbers]

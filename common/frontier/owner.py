@@ -14,7 +14,8 @@ from typing import NamedTuple
 from common.frontier import items
 from common.frontier.client import FrontierClient
 from common.frontier.items import Item
-from common.frontier.keys import TaskKeys
+from common.frontier.keys import HostQueues, TaskKeys
+from common.frontier.letters import encode_letter
 from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
 from common.model.ids import HostKey, Task, Token
@@ -141,7 +142,7 @@ class TaskFrontier:
     async def _requeue(
         self, lost: Sequence[tuple[int, int, HostKey, bytes]], dead_below: int
     ) -> int | Refusal:
-        queues = _Queues(self._keys)
+        queues = HostQueues(self._keys)
         args: list[str | bytes | int] = []
         for number, owner, host, raw in lost:
             item = raw
@@ -169,7 +170,9 @@ class TaskFrontier:
         """
         keys, spec, adoption = self._keys, self._spec, self._adoption
         queues = [keys.queue(host) for host, _ in hosts]
-        names = [*self._names(), keys.delayed, keys.pages, *queues]
+        names = [
+            *self._names(), keys.delayed, keys.pages, keys.blocked, keys.delays, *queues,
+        ]  # fmt: skip
         limits = (spec.per_host, spec.max_pages_per_host or 0)
         args: list[str | bytes | int] = [
             *self._owner(), adoption, want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
@@ -182,17 +185,20 @@ class TaskFrontier:
             return refusal
         if adoption != self._adoption:  # adopted anew meanwhile: recovered as a lost claim
             return Refusal.RUN
-        _, state, flat, ahead, delayed, wait_ms = reply
+        _, state, flat, ahead, delayed, wait_ms, delays = reply
         claims = [
             Claim(flat[at], hosts[flat[at + 1] - 1][0], flat[at + 2], flat[at + 3].decode())
             for at in range(0, len(flat), 4)
         ]
         due = [(HostKey(ahead[at].decode()), int(ahead[at + 1])) for at in range(0, len(ahead), 2)]
-        return Claimed(ShardState(state.decode()), claims, due, delayed, int(wait_ms))
+        live = {
+            HostKey(delays[at].decode()): int(delays[at + 1]) for at in range(0, len(delays), 2)
+        }
+        return Claimed(ShardState(state.decode()), claims, due, delayed, int(wait_ms), live)
 
     async def promote(self, members: Sequence[bytes]) -> int | Refusal:
         """Move delayed URLs that are due to their hosts' queues; return how many moved."""
-        keys, queues = self._keys, _Queues(self._keys)
+        keys, queues = self._keys, HostQueues(self._keys)
         args: list[str | bytes | int] = []
         for member in members:
             host = HostKey(member.partition(b"\n")[0].decode())
@@ -253,18 +259,21 @@ class TaskFrontier:
         return [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy, keys.in_flight]
 
     def _commit(self, finished: Sequence[Finished], filtered: int) -> Call:
-        keys, queues = self._keys, _Queues(self._keys)
+        keys, queues = self._keys, HostQueues(self._keys)
         counts_pages = int(self._spec.max_pages_per_host is not None)
         args: list[str | bytes | int] = [*self._owner(), counts_pages, filtered]
         for one in finished:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
-            args += (one.outcome.value, one.record, one.letter)
+            letter = encode_letter(one.letter, one.record) if one.letter else b""
+            args += (one.outcome.value, one.record, letter)
         return Call(
-            "commit", [*self._names(), keys.results, keys.dead, keys.pages, *queues.names], args
+            "commit",
+            [*self._names(), keys.results, keys.dead, keys.pages, keys.errors, *queues.names],
+            args,
         )
 
     def _retry(self, retries: Sequence[Retry]) -> Call:
-        queues = _Queues(self._keys)
+        queues = HostQueues(self._keys)
         args: list[str | bytes | int] = [*self._owner()]
         for one in retries:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
@@ -272,26 +281,11 @@ class TaskFrontier:
         return Call("retry", [*self._names(), self._keys.delayed, *queues.names], args)
 
     def _release(self, releases: Sequence[Release]) -> Call:
-        queues = _Queues(self._keys)
+        queues = HostQueues(self._keys)
         args: list[str | bytes | int] = [*self._owner()]
         for one in releases:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
         return Call("release", [*self._names(), *queues.names], args)
-
-
-class _Queues:
-    """The distinct host queues of one call, numbered from 1 as they are met."""
-
-    def __init__(self, keys: TaskKeys) -> None:
-        self._keys = keys
-        self._numbers: dict[HostKey, int] = {}
-
-    def index(self, host: HostKey) -> int:
-        return self._numbers.setdefault(host, len(self._numbers) + 1)
-
-    @property
-    def names(self) -> list[str]:
-        return [self._keys.queue(host) for host in self._numbers]
 
 
 def _parse_entry(entry: bytes) -> tuple[int, HostKey, bytes]:

@@ -82,6 +82,8 @@ class Claimed(NamedTuple):
     """Delayed members that are due: to be promoted."""
     wait_ms: int
     """Until something may become due; -1 = nothing known."""
+    delays: dict[HostKey, int]
+    """Of the hosts ahead, those for which another delay was set than the job's: ms."""
 
 
 class Offered(NamedTuple):

@@ -14,8 +14,9 @@ from importlib import resources
 from typing import NamedTuple
 
 NAMES = (
-    "adopt", "apply", "claim", "commit", "create", "free", "grant", "offer", "promote", "release",
-    "requeue", "retry", "seal", "stats", "unstage",
+    "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant",
+    "host_set", "offer", "promote", "release", "requeue", "retry", "seal", "stats", "trim",
+    "unstage",
 )  # fmt: skip
 
 LAYOUT_VERSION = "1"

@@ -109,7 +109,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState
     seeds: int = 0
     """Number of seed lines staged; -1 while the client is still staging them."""
+    added: int = 0
+    """Seed lines added to it later."""
+    chunks: int = 0
+    """Numbers taken for staged chunks so far; none twice, as a chunk is deleted by its number."""
     keep_open: bool = False
+    """Whether it goes on running when nothing is left; ``job close`` ends that."""
     created_at: str
     started_at: str | None = None
     finished_at: str | None = None

@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 
 def utc_now() -> str:
     """Return the present time, as in ``2026-11-30T08:15:30.123Z``."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _written(datetime.now(UTC))
+
+
+def from_unix_ms(time_ms: int) -> str:
+    """Return a Unix time in ms as it is shown."""
+    return _written(datetime.fromtimestamp(time_ms / 1000, UTC))
 
 
 def seconds_between(start: str, end: str) -> float:
@@ -20,3 +25,7 @@ def seconds_between(start: str, end: str) -> float:
     Good for showing how long something took, not for deciding anything.
     """
     return max(0.0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,95 +1,210 @@
-"""``export``: a job's results as JSON lines."""
+"""``export``: a job's results as JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from common.model.errors import UsageError
+from common.model.ids import checked_name
 from crawlctl.framework import Command, run, settings_of
 
 if TYPE_CHECKING:
-    from common.frontier import JobFrontier
     from common.runtime.settings import Settings
+    from crawlctl.export.consuming import Consumer
+    from crawlctl.export.reading import Reader
 
-_PAGE = 500
-_START = "0-0"
-_C1: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
-"""Control characters JSON lets stand as they are (UTF-8): never for a terminal."""
+_FORMATS: Final = ("jsonl", "csv", "parquet")
+_STDOUT: Final = "-"
 
 
 @click.command(
     cls=Command,
-    examples=["crawlctl export spring -o spring.jsonl", "crawlctl export spring | jq -r .url"],
+    examples=[
+        "crawlctl export spring -o spring.jsonl",
+        "crawlctl export spring | jq -r .url",
+        "crawlctl export spring --format parquet -o spring.parquet",
+        "crawlctl export spring --follow",
+        "crawlctl export spring --consume index --follow -o spring.jsonl",
+    ],
 )
 @click.argument("job_id", metavar="ID")
 @click.option(
-    "-o", "--output", default="-", metavar="FILE|-", help="where to; - is standard output (default)"
+    "-o",
+    "--output",
+    default=_STDOUT,
+    metavar="FILE|-",
+    help="where to; - is standard output (default)",
+)
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(_FORMATS),
+    default="jsonl",
+    help="jsonl, csv, or parquet (into a file)  [default: jsonl]",
+)
+@click.option(
+    "--follow", is_flag=True, help="go on with records as they come, until the job is over"
+)
+@click.option(
+    "--consume",
+    metavar="GROUP",
+    help="write only what this group of readers has not got yet, into a file each record once; "
+    "what every group has is dropped from the server",
 )
 @click.pass_context
-def export(ctx: click.Context, *, job_id: str, output: str) -> None:
+def export(
+    ctx: click.Context,
+    /,
+    *,
+    job_id: str,
+    output: str,
+    style: str,
+    follow: bool,
+    consume: str | None,
+) -> None:
     """Write one record for every finished URL of a job, from the beginning.
 
-    Repeatable: nothing is consumed. A file is replaced only when all of it has been written.
+    Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
+    been written; with --follow it is begun anew and grows. With --consume it is appended to, and
+    FILE.checkpoint says how far: the same command goes on with it, whatever ended the last one.
     """
-    run(_export(settings_of(ctx), job_id, output))
+    if style == "parquet":
+        _check_parquet(output, whole=not follow and consume is None)
+    settings = settings_of(ctx)
+    if consume is None:
+        run(_export(settings, job_id, output, style, follow=follow))
+    else:
+        group = checked_name(consume, field="--consume")
+        run(_consume(settings, job_id, output, style, group=group, follow=follow))
 
 
-async def _export(settings: Settings, job_id: str, output: str) -> None:
+def _check_parquet(output: str, *, whole: bool) -> None:
+    from crawlctl.export.parquet import check_available
+
+    if not whole:
+        raise UsageError(
+            "--follow, --consume: a parquet file is written whole; use --format jsonl or csv"
+        )
+    if output == _STDOUT:
+        raise UsageError("-o: a parquet file does not go to standard output; give a file")
+    check_available()
+
+
+async def _export(
+    settings: Settings, job_id: str, output: str, style: str, *, follow: bool
+) -> None:
     from crawlctl.connect import services
-    from crawlctl.jobview import stored_job
+    from crawlctl.export.reading import Reader
     from crawlctl.show import note
 
     async with services(settings) as connected:
-        stored = await stored_job(connected, job_id)
-        frontier = connected.frontier(stored.job)
-        if output == "-":
-            await _to_stdout(frontier, stored.job.spec.shards)
-            return
-        count = await _to_file(frontier, stored.job.spec.shards, Path(output))
-    if not settings.quiet:
-        note(f"{count} records in {output}")
+        reader = Reader(connected, job_id)
+        before = await reader.trimmed()
+        pages = reader.following() if follow else reader.pages()
+        if output == _STDOUT:
+            await _to_stdout(pages, style)
+        else:
+            count = await _to_file(pages, Path(output), style, grows=follow)
+            if not settings.quiet:
+                note(f"{count} records in {output}")
+        await _tell_trimmed(reader, before)
 
 
-async def _records(frontier: JobFrontier, shards: int) -> AsyncIterator[bytes]:
-    for shard in range(shards):
-        after = _START
-        while True:
-            entries = await frontier.results(shard, after=after, count=_PAGE)
-            for after, record in entries:  # noqa: B007  # the last id is where to go on
-                yield record + b"\n"
-            if len(entries) < _PAGE:
-                break
+async def _tell_trimmed(reader: Reader, before: int) -> None:
+    """Say so where records are missing: fewer than there were must not look like all."""
+    from crawlctl.show import note
+
+    trimmed = max(before, await reader.trimmed())
+    if trimmed:
+        note(
+            f"crawlctl: {trimmed} earlier records are not in this export: they were trimmed after "
+            "every consumer group had read them"
+        )
 
 
-async def _to_stdout(frontier: JobFrontier, shards: int) -> None:
-    to_terminal = sys.stdout.isatty()
-    async for line in _records(frontier, shards):
-        safe = _C1.sub(lambda match: b"\\u%04x" % ord(match[0].decode()), line)
-        sys.stdout.buffer.write(safe if to_terminal else line)
-    sys.stdout.buffer.flush()
+async def _to_stdout(pages: AsyncIterator[list[bytes]], style: str) -> None:
+    from crawlctl.export.formats import TEXT_FORMATS
+    from crawlctl.export.targets import StandardOutput
+
+    target = StandardOutput(TEXT_FORMATS[style])
+    async for page in pages:
+        target.write(page)
 
 
-async def _to_file(frontier: JobFrontier, shards: int, path: Path) -> int:
-    from common.model.errors import UsageError
+async def _to_file(
+    pages: AsyncIterator[list[bytes]], path: Path, style: str, *, grows: bool
+) -> int:
+    from crawlctl.export.formats import TEXT_FORMATS
+    from crawlctl.export.parquet import ParquetWriter
+    from crawlctl.export.targets import naming, replaced_file
 
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     count = 0
-    try:
-        with draft.open("xb") as file:
-            async for line in _records(frontier, shards):
-                file.write(line)
-                count += 1
-            file.flush()
+    with naming(path), path.open("wb") if grows else replaced_file(path) as file:
+        if style == "parquet":
+            writer = ParquetWriter(file)
+            async for page in pages:
+                writer.write(page)
+                count += len(page)
+            writer.close()
+            return count
+        text = TEXT_FORMATS[style]
+        file.write(text.head)
+        async for page in pages:
+            file.write(text.encode(page))
+            count += len(page)
+            if grows:
+                file.flush()
+        if grows:
             os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError as error:
-        raise UsageError(f"-o: cannot write {str(path)!r} ({error.strerror})") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return count
+
+
+async def _consume(
+    settings: Settings, job_id: str, output: str, style: str, *, group: str, follow: bool
+) -> None:
+    from crawlctl.connect import services
+    from crawlctl.export.consumed_file import ConsumedFile, Source
+    from crawlctl.export.consuming import ConsumedOutput, Consumer
+    from crawlctl.export.formats import TEXT_FORMATS
+    from crawlctl.export.targets import StandardOutput
+    from crawlctl.jobview import stored_job
+    from crawlctl.show import note
+
+    text = TEXT_FORMATS[style]
+    async with services(settings) as connected:
+        await stored_job(connected, job_id)
+        if output == _STDOUT:
+            consumer = Consumer(
+                connected, job_id, group=group, target=ConsumedOutput(StandardOutput(text))
+            )
+            await consumer.run(follow=follow)
+        else:
+            source = Source(cluster=settings.cluster, job=job_id, group=group, style=style)
+            with closing(ConsumedFile(Path(output), source, text)) as file:
+                consumer = Consumer(connected, job_id, group=group, target=file)
+                await consumer.run(follow=follow)
+            if not settings.quiet:
+                note(f"{consumer.records} more records in {output}")
+        await _tell_missing(consumer, group)
+
+
+async def _tell_missing(consumer: Consumer, group: str) -> None:
+    """Say what the group does not have, or not for sure."""
+    from crawlctl.show import note
+
+    if consumer.missed:
+        note(
+            f"crawlctl: group {group} begins behind {consumer.missed} records that were trimmed "
+            "after every other group had read them"
+        )
+    for reader, count in (await consumer.held_by_others()).items():
+        note(
+            f"crawlctl: {count} records of group {group} were given to {reader} (host:file) and "
+            "not acknowledged yet; if that export has ended, repeat its command to have them"
+        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from common.model.job import Job
-from crawlctl.framework import Command, Group, json_option, run, settings_of
+from crawlctl.framework import Command, Group, Lazy, json_option, run, settings_of
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
@@ -58,9 +58,15 @@ async def _jobs(settings: Settings, *, as_json: bool) -> None:
 @click.group(
     cls=Group,
     examples=["crawlctl job show spring", "crawlctl job wait spring --timeout 3600"],
+    lazy={
+        "add": Lazy("crawlctl.commands.job_add:add", "add seeds to a job that is not over"),
+        "hosts": Lazy("crawlctl.commands.job_hosts:hosts", "list its hosts by backlog"),
+        "host": Lazy("crawlctl.commands.job_hosts:host", "slow down or block one of its hosts"),
+        "delete": Lazy("crawlctl.commands.job_delete:delete", "forget a job that is over"),
+    },
 )
 def job() -> None:
-    """Look at one job, wait for it, pause, resume or cancel it."""
+    """Look at one job, wait for it, add to it, pause, resume, cancel or close it."""
 
 
 @job.command(cls=Command, examples=["crawlctl job show spring", "crawlctl job show spring --json"])
@@ -199,6 +205,16 @@ def cancel(ctx: click.Context, *, job_id: str) -> None:
     run(_change(settings_of(ctx), job_id, cancelled))
 
 
+@job.command(cls=Command, examples=["crawlctl job close spring"])
+@click.argument("job_id", metavar="ID")
+@click.pass_context
+def close(ctx: click.Context, *, job_id: str) -> None:
+    """Let a job that was submitted with --keep-open finish once nothing is left."""
+    from crawlctl.transitions import closed
+
+    run(_change(settings_of(ctx), job_id, closed))
+
+
 async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job]) -> None:
     from crawlctl.connect import services
     from crawlctl.show import note
@@ -207,4 +223,5 @@ async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job])
     async with services(settings) as connected:
         now = await change(connected, job_id, decide)
     if not settings.quiet:
-        note(f"job {job_id} is {now.state.value}")
+        kept = " and kept open" if now.keep_open else ""
+        note(f"job {job_id} is {now.state.value}{kept}")

@@ -1,4 +1,4 @@
-"""``locks``: who owns what."""
+"""``locks``: who owns what, and breaking a lock whose owner will not let go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crawlctl.framework import Command, json_option, run, settings_of
+from common.model.errors import UsageError
+from crawlctl.framework import Command, Group, json_option, run, settings_of
 
 if TYPE_CHECKING:
     from common.coord import Coord
@@ -14,13 +15,25 @@ if TYPE_CHECKING:
     from crawlctl.watching import Listing
 
 
-@click.command(cls=Command, examples=["crawlctl locks", "crawlctl locks --watch --json"])
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    examples=[
+        "crawlctl locks",
+        "crawlctl locks --watch --json",
+        "crawlctl locks show tasks/spring/7",
+    ],
+)
 @click.option("--watch", is_flag=True, help="show them again whenever one changes")
 @json_option
 @click.pass_context
 def locks(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
     """List every lock: the master's, those of tasks, others; with owner and fencing token."""
-    run(_locks(settings_of(ctx), watch=watch, as_json=as_json))
+    if ctx.invoked_subcommand is None:
+        run(_locks(settings_of(ctx), watch=watch, as_json=as_json))
+    elif watch or as_json:
+        option = "--watch" if watch else "--json"
+        raise UsageError(f"{option} belongs to the listing; give it after 'locks' alone")
 
 
 async def _locks(settings: Settings, *, watch: bool, as_json: bool) -> None:
@@ -39,6 +52,79 @@ async def _locks(settings: Settings, *, watch: bool, as_json: bool) -> None:
             print_json(await load())
         else:
             _display(await load())
+
+
+@locks.command(
+    cls=Command,
+    examples=["crawlctl locks show master", "crawlctl locks show tasks/spring/7 --json"],
+)
+@click.argument("name")
+@json_option
+@click.pass_context
+def show(ctx: click.Context, *, name: str, as_json: bool) -> None:
+    """Show one lock; exits 1 where there is none of this name."""
+    run(_show(settings_of(ctx), name, as_json=as_json))
+
+
+async def _show(settings: Settings, name: str, *, as_json: bool) -> None:
+    from common.model.errors import NotFoundError
+    from crawlctl.connect import coordination
+    from crawlctl.show import print_json
+
+    async with coordination(settings) as coord:
+        found = await _find(coord, name)
+    if found is None:
+        raise NotFoundError(
+            f"there is no lock {name!r} now; 'crawlctl locks' lists those there are"
+        )
+    if as_json:
+        print_json(found)
+    else:
+        _display([found])
+
+
+@locks.command(
+    cls=Command,
+    examples=["crawlctl locks release tasks/spring/7 --token 4711"],
+)
+@click.argument("name")
+@click.option(
+    "--token",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="T",
+    help="the fencing token the lock is shown with; under another one it is left alone",
+)
+@click.pass_context
+def release(ctx: click.Context, *, name: str, token: int) -> None:
+    """Break a lock, if it is still held under this token; else exit 4.
+
+    Whoever held it is refused from the moment there is a new owner, as after any other loss. The
+    lock of a task that is still assigned to a live worker is taken again within seconds.
+    """
+    run(_release(settings_of(ctx), name, token))
+
+
+async def _release(settings: Settings, name: str, token: int) -> None:
+    from common.model.errors import RefusedError
+    from common.model.ids import Token
+    from crawlctl.connect import coordination
+    from crawlctl.show import note
+
+    async with coordination(settings) as coord:
+        if not await coord.locks.release(name, Token(token)):
+            found = await _find(coord, name)
+            now = f"held by {found['owner']} under token {found['token']}" if found else "free"
+            raise RefusedError(
+                f"--token: lock {name!r} is not held under token {token} but {now}; "
+                "look at it with 'crawlctl locks' and decide anew"
+            )
+    if not settings.quiet:
+        note(f"lock {name} is broken")
+
+
+async def _find(coord: Coord, name: str) -> dict[str, Any] | None:
+    return next((lock for lock in await listing(coord) if lock["name"] == name), None)
 
 
 async def listing(coord: Coord) -> list[dict[str, Any]]:

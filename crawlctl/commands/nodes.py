@@ -1,4 +1,4 @@
-"""``nodes``: masters and workers, those that left within the last hour included."""
+"""``nodes``: masters and workers, those that left within the last hour included; draining one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from crawlctl.framework import Command, json_option, run, settings_of
+from common.model.errors import UsageError
+from crawlctl.framework import Command, Group, json_option, run, settings_of
 
 if TYPE_CHECKING:
     from common.coord import Coord
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
     from crawlctl.watching import Listing
 
 
-@click.command(cls=Command, examples=["crawlctl nodes", "crawlctl nodes --watch"])
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    examples=["crawlctl nodes", "crawlctl nodes --watch", "crawlctl nodes drain worker-3"],
+)
 @click.option("--watch", is_flag=True, help="show them again whenever one changes")
 @json_option
 @click.pass_context
 def nodes(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
     """List every node with its role, state and load."""
-    run(_nodes(settings_of(ctx), watch=watch, as_json=as_json))
+    if ctx.invoked_subcommand is None:
+        run(_nodes(settings_of(ctx), watch=watch, as_json=as_json))
+    elif watch or as_json:
+        option = "--watch" if watch else "--json"
+        raise UsageError(f"{option} belongs to the listing; give it after 'nodes' alone")
 
 
 async def _nodes(settings: Settings, *, watch: bool, as_json: bool) -> None:
@@ -39,6 +48,28 @@ async def _nodes(settings: Settings, *, watch: bool, as_json: bool) -> None:
             print_json(await load())
         else:
             _display(await load())
+
+
+@nodes.command(cls=Command, examples=["crawlctl nodes drain worker-3"])
+@click.argument("node_id", metavar="ID")
+@click.pass_context
+def drain(ctx: click.Context, *, node_id: str) -> None:
+    """Let a node finish what it has in flight and leave, as SIGTERM does on its machine.
+
+    A worker hands over its tasks, a master resigns; both end with exit code 0. Returns once the
+    node has been asked; 'crawlctl nodes' shows it as draining, then as offline.
+    """
+    run(_drain(settings_of(ctx), node_id))
+
+
+async def _drain(settings: Settings, node_id: str) -> None:
+    from crawlctl.connect import coordination
+    from crawlctl.show import note
+
+    async with coordination(settings) as coord:
+        await coord.drains.ask(node_id)
+    if not settings.quiet:
+        note(f"node {node_id} was asked to drain; 'crawlctl nodes' shows when it has left")
 
 
 async def listing(coord: Coord) -> list[dict[str, Any]]:

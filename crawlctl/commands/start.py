@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -95,6 +96,7 @@ def start_master(
     examples=[
         "crawlctl start-worker --etcd etcd1:2379,etcd2:2379 --redis redis://redis1:6379/0",
         "crawlctl start-worker --processes 4 --concurrency 128",
+        "crawlctl start-worker --warc-dir /data/warc",
     ],
 )
 @_node_options
@@ -113,6 +115,11 @@ def start_master(
     help="workers to run, each a process with its own id; with --http on ports counted up from "
     "the one given  [default: 1]",
 )
+@click.option(
+    "--warc-dir",
+    metavar="DIR",
+    help="folder for the responses of jobs with --store warc; without it they are refused",
+)
 @click.pass_context
 def start_worker(
     ctx: click.Context,
@@ -123,6 +130,7 @@ def start_worker(
     http: str | None,
     concurrency: int,
     processes: int,
+    warc_dir: str | None,
     exit_with_parent: bool,
     settings_from_parent: bool,
 ) -> int:
@@ -136,10 +144,13 @@ def start_worker(
     settings = settings_of(ctx, default_log_level="info")
     name = _checked_id(node_id, role="worker")
     _check_address(http)
+    folder = None if warc_dir is None else _made(warc_dir)
     if processes > 1:
         from crawlctl.worker_processes import WorkerProcesses
 
         arguments = ["--lease-ttl", f"{lease_ttl:g}", "--concurrency", str(concurrency)]
+        if folder is not None:
+            arguments += ["--warc-dir", str(folder)]
         workers = WorkerProcesses(
             name, processes, http=http, arguments=[*_passed_on(ctx), *arguments]
         )
@@ -157,6 +168,7 @@ def start_worker(
             concurrency=concurrency,
             http=http,
             stop=stop,
+            warc_dir=folder,
         )
         return 0
 
@@ -187,6 +199,23 @@ def _run_node(work: Coroutine[Any, Any, T], *, exit_with_parent: bool) -> T:
 
         process.exit_with_parent()
     return uvloop.run(work)
+
+
+def _made(warc_dir: str) -> Path:
+    """Return the folder, made where there is none: wrong use should show at once."""
+    from common.model.errors import UsageError
+
+    folder = Path(warc_dir).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(None, "no permission to write")
+    except OSError as error:
+        raise UsageError(
+            f"--warc-dir: {folder} cannot be used ({error.strerror or error}); give a folder you "
+            "may write to"
+        ) from error
+    return folder
 
 
 def _checked_id(given: str | None, *, role: str) -> NodeId:

@@ -26,13 +26,24 @@ if TYPE_CHECKING:
         "crawlctl submit https://example.org/ --max-pages 1000",
         "crawlctl submit --seeds seeds.txt --id spring --delay 2 --wait",
         "zcat seeds.gz | crawlctl submit --seeds - --paused",
+        "crawlctl submit https://example.org/ --spec polite.toml --keep-open",
     ],
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)
 @click.option("--seeds", metavar="FILE|-", help="file of seeds, one a line; - is standard input")
+@click.option(
+    "--spec",
+    "spec_file",
+    metavar="FILE",
+    help="TOML or JSON file of the job options below, with underscores for dashes; options given "
+    "here win",
+)
 @click.option("--id", "job_id", metavar="NAME", help="the job's id  [default: a new one]")
 @click.option("--wait", is_flag=True, help="show progress until it ends; Ctrl-C leaves it running")
 @click.option("--paused", is_flag=True, help="create it paused; 'job resume' starts it")
+@click.option(
+    "--keep-open", is_flag=True, help="do not finish when nothing is left, until 'job close'"
+)
 @job_options()
 @click.pass_context
 def submit(
@@ -41,9 +52,11 @@ def submit(
     *,
     urls: Sequence[str],
     seeds: str | None,
+    spec_file: str | None,
     job_id: str | None,
     wait: bool,
     paused: bool,
+    keep_open: bool,
     **options: Any,
 ) -> int:
     """Create a job out of seeds and print its id.
@@ -52,14 +65,20 @@ def submit(
     simply repeated.
     """
     from crawlctl.seeds import collect
+    from crawlctl.spec_file import load
     from crawlctl.submission import new_job_id
 
     settings = settings_of(ctx)
-    spec = spec_from(options)
+    spec = spec_from(options, **(load(spec_file) if spec_file is not None else {}))
     name = new_job_id() if job_id is None else checked_name(job_id, field="--id")
     with tempfile.TemporaryFile() as spool:
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
-        return run(_submit(settings, name, spec, spool, collected, wait=wait, paused=paused))
+        return run(
+            _submit(
+                settings, name, spec, spool, collected,
+                wait=wait, paused=paused, keep_open=keep_open,
+            )
+        )  # fmt: skip
 
 
 async def _submit(
@@ -71,6 +90,7 @@ async def _submit(
     *,
     wait: bool,
     paused: bool,
+    keep_open: bool,
 ) -> int:
     import asyncio
 
@@ -81,7 +101,13 @@ async def _submit(
     async with services(settings) as connected:
         try:
             stored = await submit_job(
-                connected, job_id=name, spec=spec, spool=spool, seeds=collected.good, paused=paused
+                connected,
+                job_id=name,
+                spec=spec,
+                spool=spool,
+                seeds=collected.good,
+                paused=paused,
+                keep_open=keep_open,
             )
         except (ServiceUnavailable, UnknownOutcome, asyncio.CancelledError):
             note(f"job {name} is not complete; the same command with --id {name} completes it")

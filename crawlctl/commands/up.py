@@ -18,7 +18,7 @@ from crawlctl.framework import Command, settings_of
     "--data",
     required=True,
     metavar="DIR",
-    help="folder for everything the servers store; jobs in it go on where they were",
+    help="folder for everything that is stored; jobs in it go on where they were",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 256), metavar="N", help="workers  [default: one a core]"
@@ -41,6 +41,7 @@ def up(ctx: click.Context, *, data: str, workers: int | None) -> None:
         cluster=settings.cluster,
         log_level=settings.log_level,
         log_format=settings.log_format,
+        worker_arguments=("--warc-dir", str(Path(data).absolute() / "warc")),
     )
     state = start_background(request, os.environ)
     if not settings.quiet:

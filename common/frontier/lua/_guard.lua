@@ -10,6 +10,14 @@ local function now_ms(meta)
   return t[1] * 1000 + math.floor(t[2] / 1000) + tonumber(redis.call('HGET', meta, 'skew') or 0)
 end
 
+-- What a reader of results must match: the shard exists, in this layout.
+local function presence_refusal(meta, version)
+  local present = redis.call('HGET', meta, 'version')
+  if not present then return { 'MISSING' } end
+  if present ~= version then return { 'VERSION', present } end
+  return nil
+end
+
 -- What any caller must match: the shard exists, in this layout, on the server run the caller knows.
 local function shard_refusal(meta, version, run)
   local m = redis.call('HMGET', meta, 'version', 'run', 'state', 'fence')

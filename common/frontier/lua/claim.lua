@@ -2,14 +2,15 @@
 -- @use _guard _hosts
 -- KEYS[1] meta hash   KEYS[2] ready zset      KEYS[3] pace zset       KEYS[4] slots zset   KEYS[5] slot hash
 -- KEYS[6] busy hash   KEYS[7] in_flight hash  KEYS[8] delayed zset    KEYS[9] pages hash (per host)
--- KEYS[10..] queues of the named hosts
+-- KEYS[10] blocked set                        KEYS[11] delays hash    KEYS[12..] queues of the named hosts
 -- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token           ARGV[4] adoption
 -- ARGV[5] URLs wanted     ARGV[6] ms after which a claim may no longer be sent
 -- ARGV[7] ms a request may last               ARGV[8] requests at once per host
 -- ARGV[9] pages a host (0 = no limit)         ARGV[10] hosts and delayed URLs to look ahead
 -- then per host: host key, delay ms
 -- Returns {OK, state, {claim, host index, item, rule}..., {host, due in ms}..., {due delayed member}...,
---   ms until something may become due (-1: nothing known)} | STALE MISSING VERSION RUN (also: adopted anew)
+--   ms until something may become due (-1: nothing known), {host, delay in ms set for it}... of those due}
+--   | STALE MISSING VERSION RUN (also: adopted anew)
 --   rule: '' = fetch it; else the budget or state for which it is to be committed as dropped.
 -- Invariants: the next time of a host is set here as well as at the end of the response; a claim whose
 --   reply is lost is found again by requeue (it is in flight under this token and not held). Both budgets are
@@ -18,7 +19,7 @@ local refusal, state = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 if redis.call('HGET', KEYS[1], 'adoption') ~= ARGV[4] then return { 'RUN' } end
 local dropping = state == 'cancelled' or state == 'spent'
-if state ~= 'open' and not dropping then return { 'OK', state, {}, {}, {}, -1 } end
+if state ~= 'open' and not dropping then return { 'OK', state, {}, {}, {}, -1, {} } end
 
 local token, want, hold, lasts = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local per_host, per_host_pages = tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -73,16 +74,21 @@ local function room_of(host, pages)
   return per_host_pages - pages - (in_flight_by_host[host] or 0)
 end
 
+local BLOCKED_LOOK = 60000   -- a blocked host is due again after this many ms, only to be put off once more
+local has_blocked = redis.call('EXISTS', KEYS[10]) == 1
+
 for index = 1, hosts do
   local left = want - taken
   if left <= 0 then break end
-  local host, delay, queue = ARGV[9 + 2 * index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[9 + index]
+  local host, delay, queue = ARGV[9 + 2 * index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[11 + index]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], host) or 'inf')
   local pages = per_host_pages > 0 and tonumber(redis.call('HGET', KEYS[9], host) or 0) or 0
   if dropping or (per_host_pages > 0 and pages >= per_host_pages) then
     local items = redis.call('LPOP', queue, left)
     if items then move(host, index, items, dropping and dropped_rule or 'max_pages_per_host') end
     if redis.call('EXISTS', queue) == 0 then redis.call('ZREM', KEYS[2], host) end
+  elseif has_blocked and redis.call('SISMEMBER', KEYS[10], host) == 1 then
+    redis.call('ZADD', KEYS[2], 'XX', now + BLOCKED_LOOK, host)
   elseif due <= now and now >= quiet then
     local used, room = tonumber(redis.call('HGET', KEYS[6], host) or 0), room_of(host, pages)
     local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)), allowance, room)
@@ -132,4 +138,14 @@ end
 if ahead[2] then sooner(now + ahead[2]) end
 sooner(redis.call('ZRANGE', KEYS[8], 0, 0, 'WITHSCORES')[2])
 sooner(redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2])
-return { 'OK', state, claims, ahead, delayed, wait }
+local delays = {}
+if #ahead > 0 and redis.call('EXISTS', KEYS[11]) == 1 then
+  for i = 1, #ahead, 2 do
+    local ms = redis.call('HGET', KEYS[11], ahead[i])
+    if ms then
+      delays[#delays + 1] = ahead[i]
+      delays[#delays + 1] = ms
+    end
+  end
+end
+return { 'OK', state, claims, ahead, delayed, wait, delays }

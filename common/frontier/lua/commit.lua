@@ -2,11 +2,11 @@
 -- @use _guard _hosts
 -- KEYS[1] meta hash  KEYS[2] ready zset   KEYS[3] pace zset       KEYS[4] slots zset    KEYS[5] slot hash
 -- KEYS[6] busy hash  KEYS[7] in_flight    KEYS[8] results stream  KEYS[9] dead hash     KEYS[10] pages hash
--- KEYS[11..] queues of the hosts concerned
+-- KEYS[11] errors hash                    KEYS[12..] queues of the hosts concerned
 -- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token  ARGV[4] 1 = count pages per host
 -- ARGV[5] links refused since the last commit (not counted again where every claim is gone)
 -- then per claim: claim, host, queue index, ms since the response ended (-1: no request), delay ms,
---   outcome (a counter's name), result record (JSON), dead letter ('' or its item)
+--   outcome (a counter's name), result record (JSON), dead letter ('' = none)
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
 -- Invariants: every outlink was offered, and answered OK, before this call. A claim that is gone was
 --   committed by an earlier copy of this call, or was requeued: its record is not written.
@@ -19,17 +19,20 @@ for at = 6, #ARGV, 8 do
   if not item then
     gone[#gone + 1] = claim
   else
-    redis.call('XADD', KEYS[8], '*', 'r', ARGV[at + 6])
-    if ARGV[at + 7] ~= '' then redis.call('HSET', KEYS[9], host .. '\n' .. claim, ARGV[at + 7]) end
+    local id = redis.call('XADD', KEYS[8], '*', 'r', ARGV[at + 6])
+    if ARGV[at + 7] ~= '' then
+      redis.call('HSET', KEYS[9], host .. '\n' .. claim, id .. '\n' .. ARGV[at + 7])
+    end
     if ARGV[4] == '1' and (outcome == 'fetched' or outcome == 'not_modified') then
       redis.call('HINCRBY', KEYS[10], host, 1)
     end
+    if outcome == 'failed' or outcome == 'dead' then redis.call('HINCRBY', KEYS[11], host, 1) end
     moved[outcome] = (moved[outcome] or 0) + 1
     done = done + 1
   end
   end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
     tonumber(ARGV[at + 4]), now)
-  if redis.call('EXISTS', KEYS[10 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+  if redis.call('EXISTS', KEYS[11 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
 for outcome, count in pairs(moved) do redis.call('HINCRBY', KEYS[1], outcome, count) end
 if done > 0 then redis.call('HINCRBY', KEYS[1], 'in_flight', -done) end

@@ -16,7 +16,7 @@ from common.runtime.clock import utc_now
 from common.runtime.settings import Settings
 from crawlctl import transitions
 from crawlctl.connect import Services, services
-from crawlctl.submission import new_job_id, submit
+from crawlctl.submission import add, new_job_id, submit
 from crawlctl.transitions import change
 from tests.support.servers import EtcdServer, RedisServer
 
@@ -180,3 +180,46 @@ def test_new_ids_are_distinct_and_valid_names() -> None:
     ids = [new_job_id() for _ in range(200)]
     assert len(set(ids)) == 200
     assert [checked_name(one, field="--id") for one in ids] == ids
+
+
+async def test_added_seeds_are_staged_under_numbers_of_their_own(connected: Services) -> None:
+    """A chunk is deleted by its number: a number used twice would lose the second one."""
+    await submitted(connected, seeds=501)
+    stored = await connected.coord.jobs.get("j")
+    assert stored is not None
+    frontier = connected.frontier(stored.job)
+    more = io.BytesIO(b"http://more.example/\n")
+    assert (await add(connected, "j", spool=more, seeds=1)).chunks == 3
+    assert (await add(connected, "j", spool=spool(501), seeds=501)).added == 502
+    assert [0, 1, 2, 3, 4] == [number for number, _ in await frontier.staged(limit=100)]
+    assert (await frontier.staged(limit=100))[2][1] == ["http://more.example/"]
+    # The same submission again is still the same job.
+    assert await submitted(connected, seeds=501) is JobState.PENDING
+
+
+async def test_seeds_are_refused_by_a_job_that_ends_while_they_are_staged(
+    connected: Services,
+) -> None:
+    await submitted(connected)
+
+    class CancelsHalfway(io.BytesIO):
+        """Lets the job be cancelled once its first line was read."""
+
+        def __next__(self) -> bytes:
+            line = super().__next__()
+            cancelling.append(asyncio.ensure_future(change(connected, "j", transitions.cancelled)))
+            return line
+
+    cancelling: list[asyncio.Future[Job]] = []
+    with pytest.raises(RefusedError, match="cancelled"):
+        await add(connected, "j", spool=CancelsHalfway(b"http://a.example/\n"), seeds=1)
+    await asyncio.gather(*cancelling)
+    with pytest.raises(RefusedError, match="cancelled"):
+        await add(connected, "j", spool=spool(1), seeds=1)
+
+
+async def test_nothing_is_added_before_the_submission_is_complete(connected: Services) -> None:
+    being_staged = Job(id="j", spec=SPEC, state=JobState.PENDING, seeds=-1, created_at=utc_now())
+    await connected.coord.jobs.create(being_staged)
+    with pytest.raises(RefusedError, match="still being submitted"):
+        await add(connected, "j", spool=spool(1), seeds=1)

@@ -14,6 +14,7 @@ from common.frontier.client import FrontierClient
 from common.frontier.items import Item
 from common.frontier.job import JobFrontier, MasterFence, ShardStats
 from common.frontier.keys import TaskKeys
+from common.frontier.letters import DeadLetters
 from common.frontier.offers import Offers
 from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
@@ -42,6 +43,7 @@ class Shard:
         self.keys = TaskKeys(cluster, Task(JOB, number))
         self.master = JobFrontier(client, cluster=cluster, job=JOB, spec=spec)
         self.offers = Offers(client, cluster=cluster, job=JOB, spec=spec)
+        self.letters = DeadLetters(client, cluster=cluster, job=JOB, spec=spec)
 
     async def create(self, state: ShardState = ShardState.OPEN) -> Shard:
         assert await self.master.create(fence=FENCE, state=state) == [None] * self.spec.shards
@@ -108,7 +110,11 @@ def pages(count: int, host: str = HOST) -> list[str]:
 
 
 def claimed_urls(answer: Claimed) -> list[str]:
-    return [items.decode(claim.host, claim.item).url for claim in answer.claims]
+    return claimed_urls_of(answer.claims)
+
+
+def claimed_urls_of(claims: Sequence[Claim]) -> list[str]:
+    return [items.decode(claim.host, claim.item).url for claim in claims]
 
 
 async def claim(

@@ -32,7 +32,7 @@ OTHER = "http://b.example"
 async def test_a_look_ahead_names_hosts_and_takes_nothing(make_shard: MakeShard) -> None:
     shard = await make_shard().create()
     owner = await shard.adopted()
-    assert await looked(owner) == Claimed(ShardState.OPEN, [], [], [], -1)
+    assert await looked(owner) == Claimed(ShardState.OPEN, [], [], [], -1, {})
     await shard.offer(page(1), page(1, OTHER))
     answer = await looked(owner)
     assert sorted(answer.ahead) == [(HOST, 0), (OTHER, 0)]
@@ -184,7 +184,7 @@ async def test_nothing_is_claimed_unless_the_shard_is_open(
     owner = await shard.adopted()
     await shard.offer(*pages(2))
     await shard.master.apply(state, fence=FENCE)
-    assert await owner.claim(5, [(HOST, 0)]) == Claimed(state, [], [], [], -1)
+    assert await owner.claim(5, [(HOST, 0)]) == Claimed(state, [], [], [], -1, {})
     await shard.master.apply(ShardState.OPEN, fence=FENCE)
     assert claimed_urls(await claim(owner)) == [page(0)]
 

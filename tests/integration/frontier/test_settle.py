@@ -18,6 +18,7 @@ from tests.integration.frontier.shard import (
     claim,
     claim_within,
     claimed_urls,
+    claimed_urls_of,
     commit,
     finished,
     looked,
@@ -70,8 +71,8 @@ async def test_a_commit_repeated_after_a_lost_reply_changes_nothing(make_shard: 
     after = await shard.assert_sound()
     assert after.results == before.results
     assert after.meta == before.meta
-    letters = await shard.client.commands([("HGETALL", shard.keys.dead)])
-    assert letters[0][1::2] == [one.item for one in held]
+    letters = [one async for _, page in shard.letters.pages() for one in page]
+    assert sorted(one.item.url for one in letters) == claimed_urls_of(held)
 
 
 async def test_a_claim_repeated_within_one_commit_counts_once(make_shard: MakeShard) -> None:

@@ -71,7 +71,7 @@ def test_wrong_use_exits_2_and_names_the_field(
 @pytest.mark.parametrize(
     "option",
     [
-        "--shard-by", "--per-ip", "--per-domain", "--store", "--sitemaps", "--keep-open", "--spec",
+        "--shard-by", "--per-ip", "--per-domain", "--store", "--sitemaps",
         "--follow-export",
     ],
 )  # fmt: skip

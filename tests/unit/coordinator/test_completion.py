@@ -44,7 +44,9 @@ def test_a_shard_with_anything_left_makes_no_pass(left: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"discovered": 4}, {"done": 4}, {"run": "r2"}], ids=["offer", "commit", "restart"]
+    "change",
+    [{"discovered": 4}, {"refilled": 1}, {"done": 4}, {"run": "r2"}],
+    ids=["offer", "dead letter put back", "commit", "restart"],
 )
 def test_whatever_moves_a_shard_between_the_passes_resets_them(change: dict[str, Any]) -> None:
     before = {"discovered": 3, "done": 3, "run": "r1"}

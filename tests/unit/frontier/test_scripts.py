@@ -62,6 +62,7 @@ def test_a_script_names_all_it_refuses_with(name: str) -> None:
         "owner_refusal": {"MISSING", "VERSION", "RUN", "STALE"},
         "master_refusal": {"MISSING", "VERSION", "STALE"},
         "shard_refusal": {"MISSING", "VERSION", "RUN"},
+        "presence_refusal": {"MISSING", "VERSION"},
     }
     expected = set(re.findall(r"{ '([A-Z]+)'", code)) - {"OK"}
     for guard, tags in guards.items():
@@ -82,7 +83,7 @@ def test_no_key_is_made_inside_a_script(name: str) -> None:
     strings = re.findall(r"'([^'\n]*)'", code)
     assert [text for text in strings if "{" in text or ":q:" in text] == []
     # The first argument of each command is a key: an element of KEYS, or a name bound to one.
-    first = re.findall(r"redis\.call\('[A-Z]+', ([^,)]+)", code)
+    first = re.findall(r"redis\.call\('[A-Z]+', (?:'(?:GROUPS|CREATE)', )?([^,)]+)", code)
     bound = {
         "meta", "ready", "pace", "slots", "slot", "busy", "in_flight", "queue",
     }  # fmt: skip

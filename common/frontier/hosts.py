@@ -1,0 +1,135 @@
+"""The hosts of a job: what waits for each, how it went, and settings for one of them.
+
+Settings lie beside the host's queue and are read by the script that claims, so they hold for
+whoever owns the shard: a blocked host is not claimed, and a delay set for a host takes the place of
+the job's. What robots.txt asks for still wins where it is longer.
+
+Not promised: a listing of one moment. It is read in bounded steps while the crawl goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, Literal, NamedTuple
+
+from common.frontier.client import FrontierClient
+from common.frontier.keys import TaskKeys
+from common.frontier.offers import shard_of
+from common.frontier.replies import Refusal, refusal_of
+from common.frontier.scripts import LAYOUT_VERSION, Call
+from common.model.ids import HostKey, JobId, Revision, Task
+from common.model.job import JobSpec
+
+_STEP: Final = 500
+
+
+class HostView(NamedTuple):
+    """A host that has something left to do, errors, or settings of its own."""
+
+    host: HostKey
+    shard: int
+    queued: int
+    delayed: int
+    in_flight: int
+    ready_at_ms: int | None
+    """When its next request may start (Unix time); None where nothing is queued or one runs."""
+    delay_ms: int | None
+    """Set for it; None = the job's."""
+    is_blocked: bool
+    errors: int
+    """Its URLs that failed or died."""
+
+
+class Hosts:
+    """The hosts of one job."""
+
+    def __init__(self, client: FrontierClient, *, cluster: str, job: JobId, spec: JobSpec) -> None:
+        self._client = client
+        self._per_host = spec.per_host
+        self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
+
+    async def views(self) -> AsyncIterator[HostView]:
+        """Yield every host that is known to the frontier now, shard by shard."""
+        for shard, keys in enumerate(self._keys):
+            ready = {host: at async for host, at in self._pairs("ZSCAN", keys.ready)}
+            errors = {host: count async for host, count in self._pairs("HSCAN", keys.errors)}
+            delays = {host: ms async for host, ms in self._pairs("HSCAN", keys.delays)}
+            blocked = {host async for host in self._members(keys.blocked)}
+            delayed = Counter(
+                [one.partition(b"\n")[0] async for one, _ in self._pairs("ZSCAN", keys.delayed)]
+            )
+            flying = Counter(
+                [one.split(b"\n", 2)[1] async for _, one in self._pairs("HSCAN", keys.in_flight)]
+            )
+            (skew,) = await self._client.commands([("HGET", keys.meta, "skew")])
+            known = sorted({*ready, *errors, *delays, *blocked, *delayed, *flying})
+            async for name, queued in self._queued(keys, known):
+                at = ready.get(name)
+                is_blocked = name in blocked
+                has_turn = queued and at is not None and not is_blocked
+                yield HostView(
+                    host=HostKey(name.decode()),
+                    shard=shard,
+                    queued=queued,
+                    delayed=delayed[name],
+                    in_flight=flying[name],
+                    ready_at_ms=int(float(at)) - int(skew or 0) if has_turn and at else None,
+                    delay_ms=int(delays[name]) if name in delays else None,
+                    is_blocked=is_blocked,
+                    errors=int(errors.get(name, 0)),
+                )
+
+    async def change(
+        self, host: HostKey, to: Literal["block", "unblock"] | int, *, revision: Revision
+    ) -> Refusal | None:
+        """Change how a host is treated, whether it is known yet or not.
+
+        Args:
+            host: which.
+            to: block or unblock it, or its delay in ms.
+            revision: the job's, as it was read; refused where a newer one was seen.
+
+        Raises:
+            FrontierUnavailable: no answer; repeating is harmless.
+        """
+        keys = self._keys[shard_of(host, len(self._keys))]
+        names = [
+            keys.meta, keys.ready, keys.pace, keys.busy, keys.blocked, keys.delays,
+            keys.queue(host),
+        ]  # fmt: skip
+        args: list[str | bytes | int] = [LAYOUT_VERSION, 0, revision, self._per_host, host, to]
+        (reply,) = await self._client.call([Call("host_set", names, args)])
+        return refusal_of(reply, "host_set")
+
+    async def _queued(
+        self, keys: TaskKeys, hosts: Iterable[bytes]
+    ) -> AsyncIterator[tuple[bytes, int]]:
+        left = list(hosts)
+        while left:
+            batch, left = left[:_STEP], left[_STEP:]
+            lengths = await self._client.commands(
+                [("LLEN", keys.queue(HostKey(host.decode()))) for host in batch]
+            )
+            for host, length in zip(batch, lengths, strict=True):
+                yield host, length
+
+    async def _pairs(self, scan: str, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
+        cursor: bytes | int = 0
+        while True:
+            ((cursor, flat),) = await self._client.commands([(scan, key, cursor, "COUNT", _STEP)])
+            for pair in zip(flat[::2], flat[1::2], strict=True):
+                yield pair
+            if int(cursor) == 0:
+                return
+
+    async def _members(self, key: str) -> AsyncIterator[bytes]:
+        cursor: bytes | int = 0
+        while True:
+            ((cursor, found),) = await self._client.commands(
+                [("SSCAN", key, cursor, "COUNT", _STEP)]
+            )
+            for member in found:
+                yield member
+            if int(cursor) == 0:
+                return

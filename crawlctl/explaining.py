@@ -1,0 +1,205 @@
+"""What happened to a URL and why: one answer out of the frontier, the records and the rules.
+
+The rules are applied again as a worker would apply them to a link. What depends on the page a link
+stood on (its depth) is known only for URLs that were admitted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+
+import msgspec
+
+from common.model.errors import UsageError
+from common.model.ids import JobId, Task
+from common.model.job import Job, JobState
+from common.model.records import Outcome, ResultRecord
+from common.runtime.clock import from_unix_ms, utc_now
+from common.web.scope import UrlRules
+from common.web.url import host_key, parse_seed
+
+if TYPE_CHECKING:
+    from common.frontier.lookup import Delayed, InFlight, Lookup, Queued
+    from crawlctl.connect import Services
+
+_BUDGETS = {
+    "max_pages": "the job had fetched its --max-pages",
+    "max_pages_per_host": "its host had used up its --max-pages-per-host",
+}
+
+
+class Explanation(NamedTuple):
+    """The answer, in the shape of the contract."""
+
+    url: str
+    """As it was asked for."""
+    canonical: str | None
+    """None where it cannot be crawled at all."""
+    state: str
+    """One of unknown, filtered, staged, seen,
+     queued, delayed, in_flight, finished, denied, over_budget."""
+    since: str | None
+    """RFC 3339, where it is known."""
+    reason: str
+    """One sentence or rule."""
+    detail: dict[str, Any]
+
+
+class _Said(NamedTuple):
+    state: str
+    reason: str
+    detail: dict[str, Any]
+    since: str | None = None
+
+
+async def explain(services: Services, job: Job, url: str) -> Explanation:
+    """Return what happened to a URL in a job.
+
+    Args:
+        services: where the job is.
+        job: which.
+        url: as a user writes it; without scheme, http is meant.
+    """
+    try:
+        canonical = parse_seed(url)
+    except UsageError as error:
+        return Explanation(url, None, "filtered", None, str(error), {})
+    lookup = services.lookup(job)
+    said = await _look(services, lookup, job, canonical)
+    where = {"host": host_key(canonical), "shard": lookup.shard(canonical)}
+    return Explanation(url, canonical, said.state, said.since, said.reason, where | said.detail)
+
+
+async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said:
+    from common.frontier.lookup import Delayed, Ended, InFlight, Queued
+
+    if not await lookup.is_seen(url):
+        return await _unseen(lookup, job, url)
+    match await lookup.find(url):
+        case None:
+            return _Said("seen", "only the seen-set knows it: " + _why_only_seen(job), {})
+        case Queued() as queued:
+            return await _queued(services, lookup, job, queued)
+        case Delayed() as delayed:
+            return _delayed(job, delayed)
+        case InFlight() as flying:
+            return await _in_flight(services, lookup, job, flying)
+        case Ended(record=record):
+            return _ended(record)
+
+
+def _why_only_seen(job: Job) -> str:
+    if job.spec.seen == "bloom":
+        return "its record was consumed and trimmed, or the filter errs (one URL in a million)"
+    return "its record was consumed and trimmed, or it moved while it was looked for"
+
+
+async def _unseen(lookup: Lookup, job: Job, url: str) -> _Said:
+    spec = job.spec
+    if await lookup.is_staged(url):
+        reason = "it is a seed that was not offered to the frontier yet"
+        return _Said("staged", reason, {}, job.created_at)
+    rule = UrlRules(allow=spec.allow, deny=spec.deny).refusal(url)
+    if rule is not None:
+        return _Said("filtered", rule, {"rule": rule})
+    if not await lookup.is_in_scope(url):
+        reason = f"scope {spec.scope}: it is outside of what the seeds span"
+        return _Said("filtered", reason, {"rule": f"scope: {spec.scope}"})
+    if spec.max_depth == 0:
+        return _Said("filtered", "max_depth 0: only seeds", {"rule": "max_depth: 0"})
+    reason = "no page fetched so far links to it"
+    if spec.max_depth is not None:
+        reason += f", or only pages {spec.max_depth} links from a seed, where --max-depth ends"
+    return _Said("unknown", reason, {})
+
+
+async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) -> _Said:
+    owner, token = await _owner(services, lookup, job, queued.item.url)
+    ready = None if queued.ready_at_ms is None else from_unix_ms(queued.ready_at_ms)
+    if job.state is not JobState.RUNNING:
+        reason = f"the job is {job.state.value}"
+    elif owner is None:
+        reason = "no worker owns its shard"
+    elif queued.is_blocked:
+        reason = f"its host is blocked; 'crawlctl job host {job.id} HOST --unblock' lets it go on"
+    elif ready is None:
+        reason = "a request to its host is under way"
+    elif ready > utc_now():
+        reason = f"the next request to its host may start at {ready}"
+    elif queued.before:
+        reason = "it is not its turn yet"
+    else:
+        reason = "it is next"
+    if queued.before:
+        reason += f"; {queued.before} URLs of its host come first"
+    detail = {
+        "before": queued.before,
+        "host_ready_at": ready,
+        "owner": owner,
+        "token": token,
+        **_of_item(queued),
+    }
+    return _Said("queued", reason, detail)
+
+
+def _delayed(job: Job, delayed: Delayed) -> _Said:
+    until = from_unix_ms(delayed.until_ms)
+    tries = f"{delayed.item.attempt} of {job.spec.retries + 1}"
+    detail = {"until": until, **_of_item(delayed)}
+    return _Said("delayed", f"try {tries} is due at {until}", detail)
+
+
+async def _in_flight(services: Services, lookup: Lookup, job: Job, flying: InFlight) -> _Said:
+    owner, token = await _owner(services, lookup, job, flying.item.url)
+    is_owners = token == flying.token
+    detail = {
+        "owner": owner if is_owners else None,
+        "token": flying.token,
+        "claim": flying.claim,
+        **_of_item(flying),
+    }
+    reason = f"worker {owner} works on it" if is_owners else "a former owner took it"
+    since = None if flying.since_ms is None else from_unix_ms(flying.since_ms)
+    return _Said("in_flight", reason, detail, since)
+
+
+def _ended(record: ResultRecord) -> _Said:
+    detail = msgspec.to_builtins(record)
+    del detail["url"]
+    at = record.fetched_at
+    match record.outcome:
+        case Outcome.FETCHED | Outcome.NOT_MODIFIED:
+            reason = f"{record.outcome.value} with status {record.status}"
+        case Outcome.REDIRECTED:
+            reason = f"redirected to {record.location}"
+        case Outcome.DENIED:
+            return _Said("denied", f"robots.txt: {record.rule}", detail, at)
+        case Outcome.DROPPED if record.rule in _BUDGETS:
+            return _Said("over_budget", _BUDGETS[record.rule], detail, at)
+        case Outcome.DROPPED:
+            reason = f"dropped: the job was {record.rule}"
+        case Outcome.FAILED | Outcome.DEAD:
+            error = record.error
+            said = f"{error.code}: {error.message}" if error else "no reason was kept"
+            reason = f"{record.outcome.value} after try {record.attempt}: {said}"
+        case _:
+            assert_never(record.outcome)
+    return _Said("finished", reason, detail, at)
+
+
+def _of_item(place: Queued | Delayed | InFlight) -> dict[str, Any]:
+    item = place.item
+    return {"attempt": item.attempt, "depth": item.depth, "referrer": item.referrer}
+
+
+async def _owner(
+    services: Services, lookup: Lookup, job: Job, url: str
+) -> tuple[str | None, int | None]:
+    """Return who owns the shard of a URL, and under which token."""
+    from common.coord import Locks
+
+    name = Locks.task_name(Task(JobId(job.id), lookup.shard(url)))
+    for lock in await services.coord.locks.list():
+        if lock.name == name:
+            return lock.owner, lock.token
+    return None, None

@@ -1,0 +1,57 @@
+"""Spec files: the options of a job in TOML or JSON, under the names of ``JobSpec``."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from common.model.errors import UsageError
+from common.model.job import JobSpec
+
+
+def load(path: str) -> dict[str, Any]:
+    """Return the fields a spec file sets, each of the type it must have.
+
+    A name that ends in ``.json`` is read as JSON, any other as TOML.
+
+    Raises:
+        UsageError: it cannot be read, or a field is unknown, of another type or out of range;
+            names the field.
+    """
+    raw = _read(path)
+    known = JobSpec.__struct_fields__
+    for name in raw:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+            raise UsageError(f"--spec: {path} has an unknown field {name!r}{hint}")
+    values: dict[str, Any] = {}
+    for name, value in raw.items():
+        try:
+            values[name] = getattr(msgspec.convert({name: value}, JobSpec), name)
+        except msgspec.ValidationError as error:
+            said = str(error).partition(" - at")[0]
+            raise UsageError(f"--spec: {name} in {path}: {said}") from error
+    return values
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"--spec: cannot read {path!r} ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--spec: {path!r} is not UTF-8 text") from error
+    try:
+        found = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
+    except ValueError as error:
+        kind = "JSON" if path.endswith(".json") else "TOML"
+        raise UsageError(f"--spec: {path!r} is not {kind} ({error})") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"--spec: {path!r} holds no object; give one of job options")
+    return found

@@ -1,0 +1,83 @@
+"""Turns what the fetcher saw into what the archive keeps: without secrets, cuts explained."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from aiohttp import HttpVersion11
+
+from common.model.job import JobSpec
+from common.model.records import ErrorInfo, WarcRef
+from common.runtime.secrets import HIDDEN
+from common.web.retry import ErrorCode
+from worker.fetch import Fetched, target_of
+from worker.warc import Archive
+from worker.warc_record import Cut, Exchange
+from worker.web_session import Answer, trusted_headers
+
+_HIDDEN: Final = frozenset(("authorization", "proxy-authorization"))
+"""Request fields whose values are never kept."""
+
+
+class Recorder:
+    """Records the responses of one job."""
+
+    def __init__(self, archive: Archive, spec: JobSpec) -> None:
+        """Prepare.
+
+        Raises:
+            UsageError: a header or cookie of the job is malformed, or a secret is missing.
+        """
+        self._archive = archive
+        # The job's own headers and cookies may be secrets, wherever their values came from.
+        self._own = frozenset(name.lower() for name in trusted_headers(spec) or ())
+
+    async def record(
+        self, answer: Answer, fetched: Fetched, *, trusted: bool, cut: bool
+    ) -> WarcRef | None:
+        """Keep a response; return where it is.
+
+        Args:
+            answer: the response.
+            fetched: what came of it.
+            trusted: the job's headers and cookies were sent.
+            cut: no more than the first part of the body was wanted.
+        """
+        hidden = _HIDDEN | self._own if trusted else _HIDDEN
+        ago = timedelta(seconds=time.monotonic() - fetched.started_at)
+        version = answer.version or HttpVersion11
+        status = f"HTTP/{version.major}.{version.minor} {answer.status} {answer.reason or ''}"
+        exchange = Exchange(
+            url=fetched.final_url,
+            began=datetime.now(UTC) - ago,
+            ip=fetched.ip,
+            request_line=f"GET {target_of(fetched.final_url)} HTTP/1.1",
+            request_headers=[
+                (name, HIDDEN if name.lower() in hidden else value)
+                for name, value in answer.request_info.headers.items()
+            ],
+            status_line=status,
+            response_headers=answer.raw_headers,
+            body=fetched.body,
+            cut=_why_cut(fetched, on_request=cut),
+        )
+        return await self._archive.add(exchange)
+
+
+def _why_cut(fetched: Fetched, *, on_request: bool) -> Cut | None:
+    """Return why the body is not all of it, in the words of WARC."""
+    match fetched.error:
+        case None if not fetched.truncated:
+            return None
+        case None:
+            return "length" if on_request else "disconnect"
+        case ErrorInfo(code=ErrorCode.TOO_LARGE):
+            return "length"
+        case ErrorInfo(code=ErrorCode.READ_TIMEOUT | ErrorCode.TOTAL_TIMEOUT):
+            return "time"
+        case ErrorInfo(code=ErrorCode.TRUNCATED_BODY | ErrorCode.CONNECTION_RESET):
+            return "disconnect"
+        case _:
+            return "unspecified"
