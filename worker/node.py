@@ -32,9 +32,10 @@ from common.model.errors import (
     LeaseLost,
     ServiceUnavailable,
     UnknownOutcome,
+    UsageError,
 )
 from common.model.ids import JobId, NodeId, Task
-from common.model.job import JobSpec
+from common.model.job import JobSpec, JobState
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity
 from worker.job import JobContext
@@ -48,8 +49,10 @@ VERIFY_S: Final = 1.0
 """How often up to ``LOCKS_PER_TXN`` of the own locks are looked at: one may have been broken."""
 RETRY_TASK_S: Final = 1.0
 """How long a task that was just lost is left alone."""
-RETRY_ARCHIVE_S: Final = 10.0
-"""How long a job is left alone whose archive could not be written."""
+RETRY_JOB_S: Final = 10.0
+"""How long a job is left alone that could not be worked on here."""
+DRAIN_S: Final = 10.0
+"""How much longer than the slowest request a drain may take: Redis may be away."""
 
 if TYPE_CHECKING:
     from worker.warc import Archive
@@ -296,18 +299,36 @@ class WorkerNode:
         try:
             archive = self._archive(job, spec)
         except CrawlerError as error:
-            await self._refuse(job, str(error), for_s=RETRY_ARCHIVE_S)
+            await self._refuse(job, str(error), for_s=RETRY_JOB_S)
             return None
-        context = self._contexts[job] = JobContext(
-            self._client,
-            cluster=self._cluster,
-            job=job,
-            spec=spec,
-            node=self._id,
-            connections=self._capacity.places,
-            archive=archive,
-        )
+        try:
+            context = JobContext(
+                self._client,
+                cluster=self._cluster,
+                job=job,
+                spec=spec,
+                node=self._id,
+                connections=self._capacity.places,
+                archive=archive,
+            )
+        except UsageError as error:
+            await self._fail(job, f"{self._id}: {error}")
+            return None
+        self._contexts[job] = context
         return context
+
+    async def _fail(self, job: JobId, reason: str) -> None:
+        """End a job that cannot be worked on as it was asked for (a secret that is not here, say).
+
+        It must neither take this worker down, nor stand still without a word.
+        """
+        await self._refuse(job, reason, for_s=RETRY_JOB_S)
+        stored = await self._coord.jobs.get(job)
+        if stored is not None and not stored.job.state.is_final:
+            failed = msgspec.structs.replace(
+                stored.job, state=JobState.FAILED, reason=reason, finished_at=utc_now()
+            )
+            await self._coord.jobs.replace(failed, expected=stored.revision)
 
     def _archive(self, job: JobId, spec: JobSpec) -> Archive | None:
         if spec.store == "none":
@@ -335,7 +356,7 @@ class WorkerNode:
             context = self._contexts.pop(job)
             await context.close()
             if context.archive is not None and context.archive.failure is not None:
-                await self._refuse(job, str(context.archive.failure), for_s=RETRY_ARCHIVE_S)
+                await self._refuse(job, str(context.archive.failure), for_s=RETRY_JOB_S)
         if not self._runners:
             now = time.monotonic()
             self._not_before = {task: at for task, at in self._not_before.items() if at > now}
@@ -353,7 +374,12 @@ class WorkerNode:
             runner.drain()
         # At once, so that the master gives the tasks to others while the last pages are finished.
         await self._tell()
+        slowest_s = max((spec.timeout for spec in self._specs.values()), default=0.0)
+        deadline = time.monotonic() + slowest_s + DRAIN_S
         while self._runners and self._session.is_live:
+            if time.monotonic() > deadline:
+                log.warning("node.drain_given_up", tasks=len(self._runners))
+                break
             await asyncio.wait(
                 [running for _, running in self._runners.values()],
                 return_when=asyncio.FIRST_COMPLETED,

@@ -189,7 +189,7 @@ class RobotsCache:
         return wait
 
     def _latest_turn(self, host: HostKey) -> float:
-        """Return until when a request for robots.txt waits: however long the delay, a turn comes."""
+        """Return until when robots.txt waits for its turn: however long the delay, one comes."""
         return time.monotonic() + self._spec.timeout + 2 * self._own_delay(host)
 
     def _keep(self, rules: RobotsRules) -> _Entry:
