@@ -16,7 +16,7 @@ from common.frontier.results import ResultGroup
 from common.model.errors import FrontierUnavailable
 from crawlctl.connect import Services
 from crawlctl.export.consumed_file import ConsumedFile, Source
-from crawlctl.export.consuming import Consumer
+from crawlctl.export.consuming import ConsumedOutput, Consumer
 from crawlctl.export.formats import CSV, JSONL
 from tests.support.cli import Ran, at_least_lines, crawlctl, running
 from tests.support.results import JOB, SHARDS, WrittenJob, urls
@@ -182,11 +182,16 @@ async def test_a_lost_reply_is_recovered_by_the_same_process(
 
 
 async def test_standard_output_gets_unacknowledged_records_again(
-    job: WrittenJob, options: list[str]
+    connected: Services, job: WrittenJob, options: list[str]
 ) -> None:
     await job.add(10)
-    first = await consume(options)
-    assert urls(range(10)) == of_lines(first.out)
+    killed = ResultGroup(
+        connected.client, cluster=connected.cluster, job=JOB, shards=SHARDS, group="g",
+        reader=ConsumedOutput.reader,
+    )  # fmt: skip
+    await killed.enrol()
+    assert 3 == len(await killed.new(0, count=3)), "written perhaps, and not acknowledged"
+    assert urls(range(10)) == of_lines((await consume(options)).out)
     await job.add(2)
     assert urls(range(10, 12)) == of_lines((await consume(options)).out)
 
