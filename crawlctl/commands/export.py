@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -71,7 +70,7 @@ def export(
     """Write one record for every finished URL of a job, from the beginning.
 
     Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
-    been written; with --follow it is begun anew and grows. With --consume it is appended to, and
+    been written, a device or a pipe is written into; with --follow a file is begun anew and grows. With --consume it is appended to, and
     FILE.checkpoint says how far: the same command goes on with it, whatever ended the last one.
     """
     if style == "parquet":
@@ -142,7 +141,7 @@ async def _to_file(
 ) -> int:
     from crawlctl.export.formats import TEXT_FORMATS
     from crawlctl.export.parquet import ParquetWriter
-    from crawlctl.export.targets import naming, replaced_file
+    from crawlctl.export.targets import make_final, naming, replaced_file
 
     count = 0
     with naming(path), path.open("wb") if grows else replaced_file(path) as file:
@@ -161,7 +160,7 @@ async def _to_file(
             if grows:
                 file.flush()
         if grows:
-            os.fsync(file.fileno())
+            make_final(file)
     return count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,13 +49,38 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a draft that takes the place of ``path`` once it was written without an error."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Give a draft that takes the place of ``path`` once it was written without an error.
+
+    Links are followed: what they lead to is replaced, not they. A device, a pipe or anything else
+    that is no regular file is written into directly, as it must outlive us.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if _is_special(path):
+        with path.open("wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with draft.open("xb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+            make_final(file)
+        draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        return not stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def make_final(file: BinaryIO) -> None:
+    """Have all that was written on disk, where it is for a disk."""
+    file.flush()
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # pipes and most devices refuse fsync
+        os.fsync(file.fileno())
