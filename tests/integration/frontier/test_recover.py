@@ -34,13 +34,25 @@ async def test_a_takeover_requeues_all_and_counts_the_owners_that_were_lost(
 ) -> None:
     shard = await make_shard(per_host=3).create()
     await shard.offer(*pages(3), page(1, OTHER))
-    await claim(await shard.adopted(10))
+    held = (await claim(await shard.adopted(10))).claims
     for token in (11, 12):
         owner = await shard.adopted(token)
-        assert await owner.recover([], dead_below=token) == 4
+        assert await owner.recover([], dead_below=0) == 4
+        # The former owner's requests have ended with it.
+        await owner.free([(one.number, 0) for one in held])
         await shard.assert_sound()
         held = (await claim(owner)).claims
         assert _owners(held) == dict.fromkeys([*pages(3), page(1, OTHER)], token - 10)
+
+
+async def test_owners_ended_on_purpose_are_not_counted(make_shard: MakeShard) -> None:
+    """Stopping the same crawl again and again must not make dead letters of innocent pages."""
+    shard = await make_shard(per_host=3).create()
+    await shard.offer(*pages(3))
+    await claim(await shard.adopted(10))
+    owner = await shard.adopted(11)
+    assert await owner.recover([], dead_below=11) == 3
+    assert _owners((await claim(owner)).claims) == dict.fromkeys(pages(3), 0)
 
 
 async def test_a_takeover_of_many_claims_goes_in_bounded_calls(make_shard: MakeShard) -> None:

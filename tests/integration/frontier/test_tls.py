@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+import trustme
 
 from common.frontier.client import FrontierClient, RedisOptions
 from common.model.errors import FrontierUnavailable, SettingsError
-from tests.support.servers import ServerStartError, free_ports, start_redis, stopping
+from tests.support.servers import RedisServer
 
 
-def _certificate(folder: Path) -> tuple[str, str]:
-    """Make a certificate for loopback that is its own authority; return it and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("NO OPENSSL: put openssl on PATH to run this test")
-    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=node"),
-            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
+@asynccontextmanager
+async def _tls_front(plain_port: int, authority: trustme.CA) -> AsyncIterator[int]:
+    """Serve TLS before a plain server, as servers built without TLS are run; yields the port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", plain_port)
+        await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield int(server.sockets[0].getsockname()[1])
+        server.close()
 
 
-async def test_both_sides_show_a_certificate(tmp_path: Path) -> None:
-    cert, key = _certificate(tmp_path)
-    (port,) = free_ports(1)
-    options = (
-        *("--tls-port", str(port), "--tls-cert-file", cert),
-        *("--tls-key-file", key, "--tls-ca-cert-file", cert),
-    )
-    try:
-        server = start_redis(tmp_path / "redis", options=options)
-    except ServerStartError:
-        pytest.skip("NO TLS: this Redis or Valkey was built without TLS")
-    with stopping(server):
+async def test_both_sides_show_a_certificate(tmp_path: Path, redis_server: RedisServer) -> None:
+    authority = trustme.CA()
+    ours = authority.issue_cert("client")
+    files = {name: str(tmp_path / f"{name}.pem") for name in ("ca", "cert", "key")}
+    authority.cert_pem.write_to_path(files["ca"])
+    ours.private_key_pem.write_to_path(files["key"])
+    ours.cert_chain_pems[0].write_to_path(files["cert"])
+    plain_port = int(redis_server.url.rpartition(":")[2].partition("/")[0])
+    async with _tls_front(plain_port, authority) as port:
         urls = (f"rediss://127.0.0.1:{port}/0",)
-        client = FrontierClient(RedisOptions(urls=urls, cacert=cert, cert=cert, key=key))
+        pair = {"cert": files["cert"], "key": files["key"]}
+        client = FrontierClient(RedisOptions(urls=urls, cacert=files["ca"], **pair))
         await client.open()
         assert client.run_id
         await client.close()
         for wrong in (
-            RedisOptions(urls=urls, cert=cert, key=key),
-            RedisOptions(urls=urls, cacert=cert),
+            RedisOptions(urls=urls, **pair),
+            RedisOptions(urls=urls, cacert=files["ca"]),
         ):
             with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{port}"):
                 await FrontierClient(wrong).open()

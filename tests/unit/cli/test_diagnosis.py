@@ -27,6 +27,7 @@ GOOD_REDIS = ServerInfo(
     run_id="r",
     appendonly=True,
     appendfsync="always",
+    replicas=0,
     eviction="noeviction",
     used_bytes=1,
     limit_bytes=0,
