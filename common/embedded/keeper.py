@@ -31,7 +31,7 @@ STOP_TIMEOUT_S: Final = 5.0
 """After SIGTERM; what still runs then is killed."""
 RESTARTS: Final = 5
 WINDOW_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.2
+_FIRST_PAUSE_S: Final = 0.1
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 RESTARTS: Final = 5
 WINDOW_S: Final = 60.0
-_FIRST_PAUSE_S: Final = 0.2
+_FIRST_PAUSE_S: Final = 0.1
 _KILL_TIMEOUT_S: Final = 5.0
 _MASTER_LEAVE_S: Final = 2.0
 """What the master gets to leave in even when the workers have used up the time."""
