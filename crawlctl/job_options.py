@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
@@ -16,6 +17,7 @@ import msgspec
 
 from common.model.errors import UsageError
 from common.model.job import FOLLOW_TAGS, JobSpec
+from crawlctl.parameters import Number
 
 HELP: Final[dict[str, str]] = {
     "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
@@ -153,7 +155,7 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
         kind = next(one for one in get_args(kind) if one is not type(None))
     known: dict[Any, click.ParamType[Any]] = {
         int: click.INT,
-        float: click.FLOAT,
+        float: Number(),
         str: click.STRING,
     }
     return known[kind]
@@ -180,16 +182,19 @@ def _split_tags(
 ) -> tuple[str, ...] | None:
     if value is None:
         return None
-    return tuple(tag.strip().lower() for tag in value.split(",") if tag.strip())
+    tags = tuple(tag.strip().lower() for tag in value.split(",") if tag.strip())
+    if not tags:
+        raise UsageError(f"--follow: {value!r} names no tag; choose from {', '.join(FOLLOW_TAGS)}")
+    return tags
 
 
 def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmg]?)b?", value.strip().lower())
+    match = re.fullmatch(r"([0-9]{1,1000}(?:\.[0-9]+)?)\s*([kmg]?)b?", value.strip().lower())
     if match is None:
         raise UsageError(f"--max-body: {value!r} is not a size; write 500k, 16M or plain bytes")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(Decimal(match[1]) * _UNITS[match[2]])
 
 
 def _check_pattern(option: str, text: str) -> None:

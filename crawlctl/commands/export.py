@@ -12,6 +12,7 @@ import click
 from common.model.errors import UsageError
 from common.model.ids import checked_name
 from crawlctl.framework import Command, run, settings_of
+from crawlctl.parameters import Place
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
@@ -36,6 +37,7 @@ _STDOUT: Final = "-"
 @click.option(
     "-o",
     "--output",
+    type=Place(),
     default=_STDOUT,
     metavar="FILE|-",
     help="where to; - is standard output (default)",
@@ -70,8 +72,9 @@ def export(
     """Write one record for every finished URL of a job, from the beginning.
 
     Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
-    been written, a device or a pipe is written into; with --follow a file is begun anew and grows. With --consume it is appended to, and
-    FILE.checkpoint says how far: the same command goes on with it, whatever ended the last one.
+    been written, a device or a pipe is written into; with --follow a file is begun anew and grows.
+    With --consume it is appended to, and FILE.checkpoint says how far: the same command goes on
+    with it, whatever ended the last one.
     """
     if style == "parquet":
         _check_parquet(output, whole=not follow and consume is None)

@@ -9,6 +9,7 @@ import click
 
 from common.model.job import Job
 from crawlctl.framework import Command, Group, Lazy, json_option, run, settings_of
+from crawlctl.parameters import Number
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
@@ -149,7 +150,10 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
 @job.command(cls=Command, examples=["crawlctl job wait spring", "crawlctl job wait spring -q"])
 @click.argument("job_id", metavar="ID")
 @click.option(
-    "--timeout", type=float, metavar="SECONDS", help="wait no longer  [default: for ever]"
+    "--timeout",
+    type=Number(0),
+    metavar="SECONDS",
+    help="wait no longer  [default: for ever]",
 )
 @click.pass_context
 def wait(ctx: click.Context, *, job_id: str, timeout: float | None) -> int:

@@ -8,6 +8,7 @@ import click
 
 from common.model.errors import RefusedError, UsageError
 from crawlctl.framework import Command, json_option, run, settings_of
+from crawlctl.parameters import Number
 
 if TYPE_CHECKING:
     from common.frontier.hosts import HostView
@@ -95,7 +96,7 @@ def _row(job: Job, view: HostView) -> dict[str, Any]:
 @click.argument("host")
 @click.option(
     "--delay",
-    type=float,
+    type=Number(0, _LONGEST_DELAY_S),
     metavar="S",
     help="seconds between two requests to it, in place of the job's; a longer Crawl-delay of its "
     "robots.txt still wins",
@@ -114,8 +115,6 @@ def host(
     """
     if (delay is not None) + block + unblock != 1:
         raise UsageError("give exactly one of --delay, --block and --unblock")
-    if delay is not None and not 0 <= delay <= _LONGEST_DELAY_S:
-        raise UsageError(f"--delay: {delay:g} is out of range; give a number from 0 to 86400")
     to: _Setting = "block" if block else "unblock" if unblock else round((delay or 0) * 1000)
     run(_host(settings_of(ctx), job_id, _host_keys(host), to))
 

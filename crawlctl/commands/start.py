@@ -13,6 +13,7 @@ import click
 
 from common.model.ids import NodeId, checked_name
 from crawlctl.framework import Command, options_given, settings_of
+from crawlctl.parameters import Number, Place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +32,7 @@ def _node_options(function: F) -> F:
             ),
             click.option(
                 "--lease-ttl",
-                type=click.FloatRange(2, 3600),
+                type=Number(2, 3600),
                 default=10.0,
                 metavar="SECONDS",
                 help="how long others wait before they take over from a node that went silent "
@@ -117,6 +118,7 @@ def start_master(
 )
 @click.option(
     "--warc-dir",
+    type=Place(),
     metavar="DIR",
     help="folder for the responses of jobs with --store warc; without it they are refused",
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from crawlctl.framework import Command, settings_of
+from crawlctl.parameters import Place
 
 
 @click.command(
@@ -16,6 +17,7 @@ from crawlctl.framework import Command, settings_of
 )
 @click.option(
     "--data",
+    type=Place(),
     required=True,
     metavar="DIR",
     help="folder for everything that is stored; jobs in it go on where they were",
