@@ -55,6 +55,7 @@ class Crawl:
     spool: BinaryIO
     """The seeds, canonical, one a line; the same ones at every start."""
     seeds: int
+    seeds_sha256: str
     bad_seed_lines: int
     workers: int
     quiet: bool
@@ -169,6 +170,7 @@ class _Run:
             spec=self._crawl.spec,
             spool=self._crawl.spool,
             seeds=self._crawl.seeds,
+            seeds_sha256=self._crawl.seeds_sha256,
             paused=False,
         )
 

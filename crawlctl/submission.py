@@ -48,6 +48,7 @@ async def submit(
     spec: JobSpec,
     spool: BinaryIO,
     seeds: int,
+    seeds_sha256: str,
     paused: bool,
     keep_open: bool = False,
 ) -> StoredJob:
@@ -59,6 +60,7 @@ async def submit(
         spec: how to crawl.
         spool: the seeds, canonical, one a line; read from its beginning.
         seeds: how many there are in it.
+        seeds_sha256: their digest.
         paused: hand it over as PAUSED; ``job resume`` starts it.
         keep_open: it does not finish when nothing is left, until ``job close``.
 
@@ -69,7 +71,16 @@ async def submit(
         RefusedError: the id belongs to another job, or to one that was deleted.
     """
     refuse_unsupported(spec)
-    stored = await _create(services, job_id, spec=spec, seeds=seeds, keep_open=keep_open)
+    wanted = Job(
+        id=job_id,
+        spec=spec,
+        state=JobState.PENDING,
+        seeds=-1,
+        seeds_sha256=seeds_sha256,
+        keep_open=keep_open,
+        created_at=utc_now(),
+    )
+    stored = await _create(services, wanted, seeds=seeds)
     if stored.job.seeds >= 0:
         return stored
     await _stage(services, stored.job, spool, first=0)
@@ -126,40 +137,40 @@ async def _stage(services: Services, job: Job, spool: BinaryIO, *, first: int) -
     )
 
 
-async def _create(
-    services: Services, job_id: str, *, spec: JobSpec, seeds: int, keep_open: bool
-) -> StoredJob:
+async def _create(services: Services, job: Job, *, seeds: int) -> StoredJob:
     from common.coord import Exists, Reused
 
-    job = Job(
-        id=job_id,
-        spec=spec,
-        state=JobState.PENDING,
-        seeds=-1,
-        keep_open=keep_open,
-        created_at=utc_now(),
-    )
     answer = await services.coord.jobs.create(job)
     if isinstance(answer, Reused):
         raise RefusedError(
-            f"--id: {job_id!r} was the id of a job that was deleted; ids are never used twice, "
+            f"--id: {job.id!r} was the id of a job that was deleted; ids are never used twice, "
             "choose another"
         )
     if isinstance(answer, Exists):
-        _refuse_other(answer.stored.job, spec=spec, seeds=seeds)
+        _refuse_other(answer.stored.job, job, seeds=seeds)
         return answer.stored
     return answer
 
 
-def _refuse_other(job: Job, *, spec: JobSpec, seeds: int) -> None:
-    other = differing_field(job.spec, spec)
-    if other is None and job.seeds in (-1, seeds):
-        return
-    name, there, here = other or ("seeds", str(job.seeds), str(seeds))
-    raise RefusedError(
-        f"--id: job {job.id!r} exists with another spec: {option_name(name)} is {there} there and "
-        f"{here} here; choose another id, or submit the same again"
-    )
+def _refuse_other(there: Job, here: Job, *, seeds: int) -> None:
+    """Refuse to take one job for another.
+
+    Raises:
+        RefusedError: they differ in their spec, or in their seeds.
+    """
+    remedy = "choose another id, or submit the same again"
+    other = differing_field(there.spec, here.spec)
+    if other is None and there.seeds not in (-1, seeds):
+        other = ("seeds", str(there.seeds), str(seeds))
+    if other is not None:
+        name, value, wanted = other
+        raise RefusedError(
+            f"--id: job {there.id!r} exists with another spec: {option_name(name)} is {value} "
+            f"there and {wanted} here; {remedy}"
+        )
+    # A job made by a version that kept no digest is known by the number of its seeds alone.
+    if there.seeds_sha256 not in (None, here.seeds_sha256):
+        raise RefusedError(f"--id: job {there.id!r} exists with other seeds (--seeds); {remedy}")
 
 
 async def _hand_over(

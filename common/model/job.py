@@ -16,6 +16,8 @@ SPEC_VERSION = 1
 """Version of data layout, canonical form and hash a job is pinned to; scripts refuse others."""
 
 FOLLOW_TAGS = ("a", "area", "iframe", "frame", "meta-refresh")
+HIGHEST_NUMBER = 2**53 - 1
+"""What every reader of the stored JSON, Lua among them, still holds exactly."""
 DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
 
 
@@ -74,9 +76,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Raises:
             UsageError: naming the option and what it takes.
         """
-        self._check_range("max_depth", self.max_depth, low=0)
-        self._check_range("max_pages", self.max_pages, low=1)
-        self._check_range("max_pages_per_host", self.max_pages_per_host, low=1)
+        self._check_range("max_depth", self.max_depth, low=0, high=HIGHEST_NUMBER)
+        self._check_range("max_pages", self.max_pages, low=1, high=HIGHEST_NUMBER)
+        self._check_range("max_pages_per_host", self.max_pages_per_host, low=1, high=HIGHEST_NUMBER)
         self._check_range("delay", self.delay, low=0, high=86_400)
         self._check_range("per_host", self.per_host, low=1, high=1024)
         self._check_range("per_ip", self.per_ip, low=1, high=1024)
@@ -84,21 +86,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_range("shards", self.shards, low=1, high=4096)
         self._check_range("timeout", self.timeout, low=0.1, high=3600)
         self._check_range("connect_timeout", self.connect_timeout, low=0.1, high=3600)
-        self._check_range("max_body", self.max_body, low=1)
+        self._check_range("max_body", self.max_body, low=1, high=HIGHEST_NUMBER)
+        self._check_range("priority", self.priority, low=-HIGHEST_NUMBER, high=HIGHEST_NUMBER)
         self._check_range("retries", self.retries, low=0, high=100)
         unknown = [tag for tag in self.follow if tag not in (*FOLLOW_TAGS, "link")]
         if unknown:
             choices = ", ".join((*FOLLOW_TAGS, "link"))
             raise UsageError(f"--follow: unknown tag {unknown[0]!r}; choose from {choices}")
 
-    def _check_range(
-        self, field: str, value: float | None, *, low: float, high: float | None = None
-    ) -> None:
-        if value is None or (low <= value and (high is None or value <= high)):
+    def _check_range(self, field: str, value: float | None, *, low: float, high: float) -> None:
+        if value is None or low <= value <= high:
             return
         option = "--" + field.replace("_", "-")
-        bounds = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
-        raise UsageError(f"{option}: {value:g} is out of range; give a number {bounds}")
+        raise UsageError(f"{option}: {value} is out of range; give a number from {low} to {high}")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +109,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: JobState
     seeds: int = 0
     """Number of seed lines staged; -1 while the client is still staging them."""
+    seeds_sha256: str | None = None
+    """Digest of the seeds it was made with: the same id with others is another job."""
     added: int = 0
     """Seed lines added to it later."""
     chunks: int = 0

@@ -12,6 +12,7 @@ from common.model.errors import UsageError
 from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of, version
 from crawlctl.job_options import job_options, option_name, spec_from
+from crawlctl.parameters import Place
 
 if TYPE_CHECKING:
     from common.embedded.folder import Folder, FolderState
@@ -33,7 +34,9 @@ _INTERRUPTED: Final = 130
     ],
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)
-@click.option("-o", "--output", required=True, metavar="DIR", help="folder for the results")
+@click.option(
+    "-o", "--output", type=Place(), required=True, metavar="DIR", help="folder for the results"
+)
 @click.option("--seeds", metavar="FILE|-", help="file of seeds, one a line; - is standard input")
 @click.option(
     "--workers", type=click.IntRange(1, 256), metavar="N", help="workers  [default: one a core]"
@@ -89,6 +92,7 @@ def crawl(
                 spec=spec,
                 spool=spool,
                 seeds=collected.good,
+                seeds_sha256=collected.sha256,
                 bad_seed_lines=collected.bad,
                 workers=workers or cores(),
                 quiet=settings.quiet,

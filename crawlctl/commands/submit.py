@@ -106,6 +106,7 @@ async def _submit(
                 spec=spec,
                 spool=spool,
                 seeds=collected.good,
+                seeds_sha256=collected.sha256,
                 paused=paused,
                 keep_open=keep_open,
             )

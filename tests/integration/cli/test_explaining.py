@@ -36,7 +36,13 @@ async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
 ) -> None:
     spool = io.BytesIO(f"{HOST}/\n".encode())
     stored = await submit(
-        connected, job_id="j", spec=JobSpec(shards=1), spool=spool, seeds=1, paused=False
+        connected,
+        job_id="j",
+        spec=JobSpec(shards=1),
+        spool=spool,
+        seeds=1,
+        seeds_sha256="abc",
+        paused=False,
     )
     answer = await explain(connected, stored.job, "h.example")
     assert (answer.canonical, answer.state) == (f"{HOST}/", "staged")

@@ -57,10 +57,21 @@ class _DiesHalfway(io.BytesIO):
 
 
 async def submitted(
-    connected: Services, *, seeds: int = 3, spec: JobSpec = SPEC, paused: bool = False
+    connected: Services,
+    *,
+    seeds: int = 3,
+    spec: JobSpec = SPEC,
+    paused: bool = False,
+    digest: str = "abc",
 ) -> JobState:
     stored = await submit(
-        connected, job_id="j", spec=spec, spool=spool(seeds), seeds=seeds, paused=paused
+        connected,
+        job_id="j",
+        spec=spec,
+        spool=spool(seeds),
+        seeds=seeds,
+        seeds_sha256=digest,
+        paused=paused,
     )
     assert stored.job.seeds == seeds
     return stored.job.state
@@ -90,12 +101,20 @@ async def test_a_submission_that_died_is_completed_by_the_same_command(
 ) -> None:
     with pytest.raises(_DiedError):
         await submit(
-            connected, job_id="j", spec=SPEC, spool=_DiesHalfway(1201), seeds=1201, paused=False
+            connected,
+            job_id="j",
+            spec=SPEC,
+            spool=_DiesHalfway(1201),
+            seeds=1201,
+            seeds_sha256="abc",
+            paused=False,
         )
     stored = await connected.coord.jobs.get("j")
     assert stored is not None
     assert stored.job.seeds == -1
     assert len(await staged_urls(connected)) == 500
+    with pytest.raises(RefusedError, match="other seeds"):
+        await submitted(connected, seeds=1201, digest="def")
     await submitted(connected, seeds=1201)
     assert len(await staged_urls(connected)) == 1201
 
@@ -117,6 +136,13 @@ async def test_the_same_id_with_another_spec_is_refused_naming_the_field(
     await submitted(connected)
     with pytest.raises(RefusedError, match=field):
         await submitted(connected, spec=spec, seeds=seeds)
+
+
+async def test_the_same_id_with_as_many_other_seeds_is_refused(connected: Services) -> None:
+    await submitted(connected)
+    with pytest.raises(RefusedError, match="'j' exists with other seeds"):
+        await submitted(connected, digest="def")
+    await submitted(connected)
 
 
 async def test_the_id_of_a_deleted_job_is_refused(connected: Services) -> None:
