@@ -99,7 +99,8 @@ class Etcd:
             await self.close()
             raise CoordUnavailable(
                 f"etcd at {self.endpoints} cannot be reached within {timeout_s:g} s ({error}); "
-                "start it, or name another with --etcd HOST:PORT"
+                "start it, name another with --etcd HOST:PORT, or start private servers with "
+                "'crawlctl up --data DIR'"
             ) from error
         except BaseException:
             await self.close()

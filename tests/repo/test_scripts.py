@@ -52,7 +52,10 @@ def test_a_script_is_plain_shell(name: str) -> None:
 
 
 def test_the_ci_script_is_valid() -> None:
-    subprocess.run(["bash", "-n", str(CHECKOUT / ".ci" / "run")], check=True)
+    bash = shutil.which("bash") or shutil.which("bash", path=os.defpath)
+    if bash is None:
+        pytest.skip("NO BASH: the script of CI is for machines that have it")
+    subprocess.run([bash, "-n", str(CHECKOUT / ".ci" / "run")], check=True)
 
 
 def test_no_python_at_all_is_said(tmp_path: Path) -> None:
