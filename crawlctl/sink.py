@@ -60,11 +60,11 @@ class ResultSource(Protocol):
         ...
 
 
-class _Error(msgspec.Struct):
+class _Error(msgspec.Struct, frozen=True):
     code: str
 
 
-class _Facts(msgspec.Struct):
+class Facts(msgspec.Struct, frozen=True):
     """The few fields of a record that are counted here."""
 
     outcome: Outcome
@@ -73,8 +73,14 @@ class _Facts(msgspec.Struct):
     error: _Error | None = None
 
 
-_ANSWERED = (Outcome.FETCHED, Outcome.NOT_MODIFIED, Outcome.REDIRECTED, Outcome.DENIED)
-_decode_facts = msgspec.json.Decoder(_Facts).decode
+ANSWERED = (Outcome.FETCHED, Outcome.NOT_MODIFIED, Outcome.REDIRECTED, Outcome.DENIED)
+"""Outcomes for which somebody answered, or nobody had to."""
+decode_facts = msgspec.json.Decoder(Facts).decode
+
+
+def is_answered_seed(facts: Facts) -> bool:
+    """Tell whether this is a seed that got a response, or needed none."""
+    return facts.depth == 0 and (facts.status is not None or facts.outcome in ANSWERED)
 
 
 class Sink:
@@ -104,7 +110,7 @@ class Sink:
         for entry, record in entries:
             self._file.write(record + b"\n")
             self.state.last[shard] = entry
-            self._count(_decode_facts(record))
+            self._count(decode_facts(record))
 
     async def pull(self, source: ResultSource, shards: int) -> int:
         """Write all that every shard has by now; return how many records that was."""
@@ -130,10 +136,10 @@ class Sink:
         """Close the file; what was not saved is cut off by the next start."""
         self._file.close()
 
-    def _count(self, facts: _Facts) -> None:
+    def _count(self, facts: Facts) -> None:
         tally = self.state.tally
         tally.records += 1
-        if facts.depth == 0 and (facts.status is not None or facts.outcome in _ANSWERED):
+        if is_answered_seed(facts):
             tally.answered_seeds += 1
         if facts.error is not None:
             tally.errors[facts.error.code] = tally.errors.get(facts.error.code, 0) + 1

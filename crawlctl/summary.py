@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -75,6 +76,11 @@ def summarize(look: JobLook, written: Checkpoint, *, bad_seed_lines: int) -> Sum
         elapsed_seconds=round(written.active_s, 3),
         pages_per_second=round(rate, 3),
     )
+
+
+def no_seed_answered(causes: Iterable[str]) -> str:
+    """Return the words for a crawl that reached nobody, with the error codes that were met."""
+    return f"no seed answered ({', '.join(causes) or 'see the results'})"
 
 
 def save(summary: Summary, folder: Path) -> None:

@@ -150,15 +150,14 @@ def _run(asked: Crawl) -> int:
 
 def _verdict(result: Summary | None) -> tuple[int, str | None]:
     """Return the exit code and what is to be said about it."""
-    from crawlctl.summary import CrawlOutcome
+    from crawlctl.summary import CrawlOutcome, no_seed_answered
 
     if result is None or result.outcome is CrawlOutcome.INTERRUPTED:
         return _INTERRUPTED, "interrupted; the same command goes on with it"
     if result.outcome is CrawlOutcome.FAILED:
         return 1, f"the crawl is {result.state}: {result.reason or 'see the logs in .crawlctl'}"
     if result.outcome is CrawlOutcome.NO_SEED_ANSWERED:
-        causes = ", ".join(result.errors) or "see results.jsonl"
-        return 1, f"no seed answered ({causes})"
+        return 1, no_seed_answered(result.errors)
     if result.bad_seed_lines:
         lines = "line was" if result.bad_seed_lines == 1 else "lines were"
         return 1, f"{result.bad_seed_lines} seed {lines} bad; all the others were crawled"

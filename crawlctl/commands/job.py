@@ -159,7 +159,8 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
 def wait(ctx: click.Context, *, job_id: str, timeout: float | None) -> int:
     """Wait until a job ends.
 
-    Exits 0 when it finished, 1 when it failed, was cancelled, or has not ended in time.
+    Exits 0 when it finished, 1 when no seed answered, or it failed, was cancelled, or has not
+    ended in time.
     """
     return run(_wait(settings_of(ctx), job_id, timeout_s=timeout))
 
@@ -173,10 +174,10 @@ async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> 
     async with services(settings) as connected:
         with progress(quiet=settings.quiet) as shown:
             look = await wait_for_end(connected, job_id, shown, timeout_s=timeout_s)
-    if look is None:
-        note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} seconds; it goes on")
-        return 1
-    return exit_code(look)
+        if look is not None:
+            return await exit_code(connected, look)
+    note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} seconds; it goes on")
+    return 1
 
 
 @job.command(cls=Command, examples=["crawlctl job pause spring"])

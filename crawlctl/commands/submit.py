@@ -134,4 +134,4 @@ async def _wait(connected: Services, name: str, *, quiet: bool) -> int:
         note(f"job {name} goes on; 'crawlctl job wait {name}' waits for it again")
         raise
     assert look is not None
-    return exit_code(look)
+    return await exit_code(connected, look)
