@@ -17,6 +17,7 @@ import msgspec
 
 from common.model.errors import UsageError
 from common.model.job import FOLLOW_TAGS, JobSpec
+from common.runtime import request_secrets
 from crawlctl.parameters import Number
 
 HELP: Final[dict[str, str]] = {
@@ -204,22 +205,6 @@ def _check_pattern(option: str, text: str) -> None:
         raise UsageError(f"{option}: {text!r} is not a regular expression ({error})") from error
 
 
-def _check_header(option: str, text: str) -> None:
-    name, separator, value = text.partition(":")
-    if (
-        not separator
-        or not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name)
-        or re.search(r"[\r\n\0]", value)
-    ):
-        raise UsageError(f"{option}: expected 'NAME: VALUE', as in 'Accept-Language: de'")
-
-
-def _check_cookie(option: str, text: str) -> None:
-    name, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"[^\s;,=]+", name) or re.search(r"[\r\n\0;]", value):
-        raise UsageError(f"{option}: expected NAME=VALUE, one cookie an option")
-
-
 def _check_user_agent(option: str, text: str) -> None:
     if not text.strip() or not text.isprintable():
         raise UsageError(f"{option}: {text!r} cannot be sent; give a line of printable text")
@@ -230,17 +215,17 @@ def _check_media_type(option: str, text: str) -> None:
         raise UsageError(f"{option}: {text!r} is not a media type, as in text/html or image/*")
 
 
-def _check_proxy(option: str, text: str) -> None:
-    if not text.startswith(("@", "env:", "http://")):
-        raise UsageError(f"{option}: expected http://[USER:PASSWORD@]HOST:PORT, @FILE or env:NAME")
+def _shared(check: Callable[[str], None]) -> Callable[[str, str], None]:
+    """Return a check that knows the name of its option by itself."""
+    return lambda _option, text: check(text)
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "allow": _check_pattern,
     "deny": _check_pattern,
-    "header": _check_header,
-    "cookie": _check_cookie,
+    "header": _shared(request_secrets.check_header),
+    "cookie": _shared(request_secrets.check_cookie),
     "user_agent": _check_user_agent,
     "accept": _check_media_type,
-    "proxy": _check_proxy,
+    "proxy": _shared(request_secrets.check_proxy),
 }

@@ -13,7 +13,6 @@ Only ``worker.fetch`` uses it. Whatever is changed about the HTTP library's own 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -23,9 +22,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from multidict import CIMultiDict
 from yarl import URL
 
-from common.model.errors import UsageError
 from common.model.job import JobSpec
-from common.runtime.secrets import reveal, reveal_pair
+from common.runtime.request_secrets import revealed_headers, revealed_proxy
 from worker.addresses import is_public
 from worker.content_coding import ACCEPT_ENCODING
 from worker.fetch_errors import DroppedError, NoAnswerError, PrivateAddressFault
@@ -44,8 +42,6 @@ _DNS_TTL_S: Final = 300
 _DNS_NAMES: Final = 10_000
 _DNS_THREADS: Final = 16
 _ACCEPT: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
-_TOKEN: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
-_FIELD_VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 _NOTES: Final = "crawlctl_notes"
 
 
@@ -131,7 +127,8 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
     Raises:
         UsageError: the job's proxy is malformed, or a secret it refers to is missing here.
     """
-    proxy = None if spec.proxy is None else _proxy_url(spec.proxy)
+    address = revealed_proxy(spec)
+    proxy = None if address is None else URL(address)
     accept = ", ".join(pattern.strip() for pattern in spec.accept)
     connect_s = min(spec.connect_timeout, spec.timeout)
     return aiohttp.ClientSession(
@@ -172,31 +169,7 @@ def trusted_headers(spec: JobSpec) -> CIMultiDict[str] | None:
     Raises:
         UsageError: one is malformed, or a secret it refers to is missing here.
     """
-    headers: CIMultiDict[str] = CIMultiDict()
-    for text in spec.header:
-        name, value = reveal_pair(text, ":", field="--header")
-        if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
-            raise UsageError(f"--header: {name!r} is not a valid header; write it as 'Name: value'")
-        headers.add(name, value)
-    cookies = []
-    for text in spec.cookie:
-        name, value = reveal_pair(text, "=", field="--cookie")
-        if not _TOKEN.fullmatch(name) or ";" in value or not _FIELD_VALUE.fullmatch(value):
-            raise UsageError(f"--cookie: {name!r} is not a valid cookie; write it as name=value")
-        cookies.append(f"{name}={value}")
-    if cookies:
-        headers.add("Cookie", "; ".join(cookies))
-    return headers or None
-
-
-def _proxy_url(reference: str) -> URL:
-    try:
-        url = URL(reveal(reference, field="--proxy"))
-    except ValueError:
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError("--proxy: not the URL of an HTTP proxy; write it as http://host:port")
-    return url
+    return CIMultiDict(revealed_headers(spec)) or None
 
 
 def _public_socket(addr_info: AddrInfoType) -> socket.socket:

@@ -46,10 +46,9 @@ def reveal(value: str, *, field: str, environ: Mapping[str, str] | None = None) 
     return value
 
 
-def reveal_pair(text: str, separator: str, *, field: str) -> tuple[str, str]:
-    """Split ``Name: value`` or ``name=value`` and return the name and the revealed value."""
-    name, _, value = text.partition(separator)
-    return name.strip(), reveal(value.strip(), field=f"{field} {name.strip()}")
+def is_reference(value: str) -> bool:
+    """Tell whether ``value`` stands for a secret kept elsewhere."""
+    return value.startswith(("@", "env:"))
 
 
 def mask_pair(text: str, separator: str) -> str:

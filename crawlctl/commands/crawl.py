@@ -64,11 +64,15 @@ def crawl(
     """
     from common.embedded.folder import Folder, FolderState
     from common.runtime.process import cores
+    from common.runtime.request_secrets import revealed_headers, revealed_proxy
     from crawlctl.crawling import JOB_ID, Crawl
     from crawlctl.seeds import collect
 
     settings = settings_of(ctx, with_services=False)
     spec = spec_from(options, shards=_SHARDS)
+    # The workers run here: what they would miss is missing already.
+    revealed_headers(spec)
+    revealed_proxy(spec)
     with tempfile.TemporaryFile() as spool:
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
         with Folder.claim(output) as folder:

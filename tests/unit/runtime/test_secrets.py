@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.model.errors import SettingsError
-from common.runtime.secrets import mask_pair, mask_url, reveal, reveal_pair
+from common.runtime.secrets import mask_pair, mask_url, reveal
 
 
 def test_a_literal_is_itself() -> None:
@@ -35,13 +35,6 @@ def test_a_binary_secret_file_is_a_clear_error(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="not UTF-8"):
         reveal(f"@{path}", field="--x", environ={})
-
-
-def test_a_pair_keeps_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text("Bearer: abc\n")
-    pair = reveal_pair(f"Authorization: @{path}", ":", field="--header")
-    assert pair == ("Authorization", "Bearer: abc")
 
 
 @pytest.mark.parametrize(
