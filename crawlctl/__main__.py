@@ -3,27 +3,62 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
 
-import click
+FAILED: Final = 1
+WRONG_USE: Final = 2
+INTERRUPTED: Final = 130
+_IS_PROGRAM: Final = __name__ == "__main__" or Path(sys.argv[0]).name == "crawlctl"
+"""Whether this process is ours: then its signals and files are as well."""
 
-from common.model.errors import CrawlerError
-from crawlctl.cli import cli
 
-FAILED = 1
-INTERRUPTED = 130
+def _leave_at_once(_number: int, _frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
+
+
+def _outside_commands() -> None:
+    """Let Ctrl-C end us without a word while no command runs: there is nothing to tidy up."""
+    if _IS_PROGRAM and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave_at_once)
+
+
+# Before the imports: they take longer than a finger that notices a mistake.
+_outside_commands()
+
+from collections.abc import Sequence  # noqa: E402
+
+import click  # noqa: E402
+
+from common.model.errors import CrawlerError  # noqa: E402
+from crawlctl.cli import cli  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``crawlctl`` with these arguments, by default the process's; return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if signal.getsignal(signal.SIGINT) is _leave_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _run(given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        _outside_commands()
+
+
+def _run(given: list[str]) -> int:
+    if not _has_output():
+        return WRONG_USE
+    try:
         answer = cli.main(args=given or ["--help"], prog_name="crawlctl", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _leave_quietly()
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:
         return INTERRUPTED
     except (click.ClickException, CrawlerError, OSError, BaseExceptionGroup) as error:
         expected = _expected(error)
@@ -32,6 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(_sentence(expected))
         return getattr(expected, "exit_code", FAILED)
     return answer if isinstance(answer, int) else 0
+
+
+def _has_output() -> bool:
+    """Tell whether there is a standard output; complain if not.
+
+    A closed standard file is opened on nothing: its number would be given to the next connection,
+    and whoever writes to a number he knows would write into that.
+    """
+    found = sys.stdout is not None
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if stream is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # to the end
+    if not found:
+        _complain("standard output is closed; redirect it to a file or to /dev/null")
+    return found
 
 
 def _expected(error: BaseException) -> BaseException | None:

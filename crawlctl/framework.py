@@ -8,11 +8,13 @@ environment and the configuration file are read once, by ``common.runtime.settin
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
+
+from common.model.errors import UsageError
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
@@ -161,6 +163,19 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(interruptible())
 
 
+def _is_text(value: object) -> bool:
+    # Python hands on what was not UTF-8 as lone surrogates, which nothing else can encode.
+    return not isinstance(value, str) or not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def _flat(value: object) -> Iterator[object]:
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _flat(one)
+    else:
+        yield value
+
+
 class _WithGlobals(click.Command):
     """A command that takes the global options and shows examples."""
 
@@ -169,6 +184,23 @@ class _WithGlobals(click.Command):
         self.examples = tuple(examples)
         self._own = tuple(self.params)
         self.params = [*self.params, *global_options()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, of which all have to be text.
+
+        Raises:
+            UsageError: one holds bytes that are not UTF-8; names it.
+        """
+        if not all(map(_is_text, args)):
+            values, _, order = self.make_parser(ctx).parse_args(args=list(args))
+            for param in order:
+                for value in _flat(values.get(param.name)):
+                    if not _is_text(value):
+                        is_named = isinstance(param, click.Option)
+                        name = param.opts[0] if is_named else param.make_metavar(ctx)
+                        # Not shown: it may be a secret.
+                        raise UsageError(f"{name.strip('[].')}: what was given is not UTF-8 text")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show own options; the global ones where they are own, at the top."""

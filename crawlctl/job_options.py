@@ -200,8 +200,9 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
 
 def _check_pattern(option: str, text: str) -> None:
     try:
+        text.encode()  # of a spec file; arguments are text
         re.compile(text)
-    except re.error as error:
+    except (re.error, UnicodeEncodeError) as error:
         raise UsageError(f"{option}: {text!r} is not a regular expression ({error})") from error
 
 

@@ -134,6 +134,8 @@ def _refuse_private(url: str) -> None:
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
+        if sys.stdin is None:
+            raise UsageError("--seeds: standard input is closed; give a file")
         yield sys.stdin.buffer
         return
     try:

@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     ClusterDownError,
+    InvalidResponse,
     MasterDownError,
     NoPermissionError,
     NoScriptError,
@@ -288,6 +289,11 @@ class FrontierClient:
             except AuthenticationError as error:
                 raise SettingsError(
                     f"--redis: {self.endpoint} refused the credentials: {error}"
+                ) from error
+            except InvalidResponse as error:
+                await self._drop_idle()
+                raise FrontierUnavailable(
+                    f"--redis: {self.endpoint} does not answer like a Redis server; check the port"
                 ) from error
             except (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError) as error:
                 await self._drop_idle()

@@ -140,6 +140,20 @@ async def test_a_silent_server_is_named_within_seconds() -> None:
         assert time.monotonic() - began < 5
 
 
+async def test_what_is_no_redis_is_named_as_such() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = FrontierClient(RedisOptions(urls=(f"redis://127.0.0.1:{port}/0",)))
+        with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{port} does not answer like"):
+            await client.open()
+
+
 async def test_a_wrong_or_missing_password_is_a_setting(
     start_server: Starter, tmp_path: Path
 ) -> None:

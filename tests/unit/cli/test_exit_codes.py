@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.unit.cli.calling import Caller, checkout_environment
+from tests.unit.cli.calling import Caller, checkout_environment, in_new_process
 
 
 def closed_port() -> int:
@@ -76,8 +76,14 @@ def closed_port() -> int:
         (["start-worker", "--http", "8000"], ["--http", "HOST:PORT"]),
         (["start-master", "--id", "a b"], ["--id", "'a b'"]),
         (["schema", "page"], ["page", "job"]),
+        (["submit", "http://h.example/\udcff"], ["URL:", "UTF-8"]),
+        (["submit", "http://h.example/", "--user-agent", "\udcff"], ["--user-agent:", "UTF-8"]),
+        (["submit", "http://h.example/", "--allow", "a", "--allow=\udcff"], ["--allow:", "UTF-8"]),
+        (["job", "show", "\udcff"], ["ID:", "UTF-8"]),
+        (["--cluster", "\udcff", "jobs"], ["--cluster:", "UTF-8"]),
+        (["\udcff"], ["no command"]),
     ],
-    ids=lambda value: " ".join(value)[:80] if isinstance(value, list) else None,
+    ids=lambda value: ascii(" ".join(value))[:80] if isinstance(value, list) else None,
 )
 def test_wrong_use_exits_2_and_names_the_field(
     call: Caller, arguments: list[str], words: list[str]
@@ -157,6 +163,50 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     with process:
         assert process.stderr.read() == ""
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "words"),
+    [(1, ["jobs"], "standard output is closed"), (0, ["submit", "--seeds", "-"], "--seeds")],
+)
+def test_a_closed_standard_file_is_wrong_use(closed: int, arguments: list[str], words: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}>&-', "sh", sys.executable, "-m", "crawlctl",
+         *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=checkout_environment(),
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert words in line
+
+
+_INTERRUPTED_BY_THE_FIRST_IMPORT = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv[0] = "crawlctl"
+import crawlctl.__main__
+"""
+_INTERRUPTED_AFTER_THE_END = """
+import os, signal, sys
+sys.argv[0] = "crawlctl"
+from crawlctl.__main__ import main
+assert main(["schema", "job"]) == 0
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("program", [_INTERRUPTED_BY_THE_FIRST_IMPORT, _INTERRUPTED_AFTER_THE_END])
+def test_an_interrupt_before_or_after_the_command_is_quiet(program: str) -> None:
+    answer = in_new_process("-c", program)
+    assert answer.code == 130
+    assert answer.err == ""
 
 
 def test_messages_do_not_carry_control_characters(call: Caller) -> None:
