@@ -28,8 +28,8 @@ def dead(ctx: click.Context, *, job_id: str, retry: bool, as_json: bool) -> None
     """List the dead letters of a job: URLs whose retries are used up, with the last reason.
 
     With --retry they go back to their hosts' queues with all their tries, as long as the job is
-    not over; their former records are taken back, so that each still ends as one record. With
-    --json that prints {"retried": N}.
+    not over (one submitted with --keep-open waits); their former records are taken back, so that
+    each still ends as one record. With --json that prints {"retried": N}.
     """
     settings = settings_of(ctx)
     if retry:
