@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
-from types import FrameType
-from typing import Final
 
-FAILED: Final = 1
-WRONG_USE: Final = 2
-INTERRUPTED: Final = 130
-_IS_PROGRAM: Final = __name__ == "__main__" or Path(sys.argv[0]).name == "crawlctl"
+FAILED = 1
+WRONG_USE = 2
+INTERRUPTED = 130
+_IS_PROGRAM = __name__ == "__main__" or sys.argv[0].rpartition("/")[2] == "crawlctl"
 """Whether this process is ours: then its signals and files are as well."""
 
 
-def _leave_at_once(_number: int, _frame: FrameType | None) -> None:
+def _leave_at_once(_number: int, _frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
@@ -26,10 +23,11 @@ def _outside_commands() -> None:
         signal.signal(signal.SIGINT, _leave_at_once)
 
 
-# Before the imports: they take longer than a finger that notices a mistake.
+# Before all other imports: they take longer than a finger that notices a mistake.
 _outside_commands()
 
 from collections.abc import Sequence  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import click  # noqa: E402
 

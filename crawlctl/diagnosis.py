@@ -88,7 +88,15 @@ async def _open_etcd(settings: Settings, findings: list[Finding]) -> Coord | Non
     try:
         coord = await open_coord(settings)
     except CrawlerError as error:
-        findings.append(_not_open("etcd", error, "start etcd, or give its address by --etcd"))
+        findings.append(
+            _not_open(
+                "etcd",
+                error,
+                absent="start etcd, or give its address by --etcd",
+                wrong="correct --etcd-user (NAME:PASSWORD) or the files of --etcd-cacert, "
+                "--etcd-cert and --etcd-key",
+            )
+        )
         return None
     findings += judge_etcd(await coord.etcd.status())
     return coord
@@ -106,17 +114,26 @@ async def _open_redis(settings: Settings, findings: list[Finding]) -> FrontierCl
         if client is not None:
             await client.close()
         reason = error if isinstance(error, CrawlerError) else None
-        findings.append(_not_open("redis", reason, "start it, or give its address by --redis"))
+        findings.append(
+            _not_open(
+                "redis",
+                reason,
+                absent="start it, or give its address by --redis",
+                wrong="correct --redis: redis://[USER:PASSWORD@]HOST[:PORT][/DB], the password "
+                "also as @FILE or env:NAME; rediss:// for TLS",
+            )
+        )
         return None
     findings += judge_redis(info, now_s=time.time())
     return client
 
 
-def _not_open(name: str, error: CrawlerError | None, remedy: str) -> Finding:
+def _not_open(name: str, error: CrawlerError | None, *, absent: str, wrong: str) -> Finding:
+    """Return what is said of a service: absent when it is not there, wrong when it refuses us."""
     is_up = error is not None and not isinstance(error, ServiceUnavailable)
     status = Status.FAILED if is_up else Status.UNREACHABLE
     text = str(error) if error is not None else f"no answer within {_TIMEOUT_S:g} s"
-    return Finding(f"{name}.reachable", status, text, remedy)
+    return Finding(f"{name}.reachable", status, text, wrong if is_up else absent)
 
 
 def judge_etcd(members: Sequence[EndpointStatus]) -> list[Finding]:

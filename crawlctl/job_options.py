@@ -18,7 +18,7 @@ import msgspec
 from common.model.errors import UsageError
 from common.model.job import FOLLOW_TAGS, JobSpec
 from common.runtime import request_secrets
-from crawlctl.parameters import Number
+from crawlctl.parameters import Number, Whole
 
 HELP: Final[dict[str, str]] = {
     "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
@@ -155,7 +155,7 @@ def _click_type(kind: Any) -> click.ParamType[Any]:
     if get_origin(kind) is types.UnionType:
         kind = next(one for one in get_args(kind) if one is not type(None))
     known: dict[Any, click.ParamType[Any]] = {
-        int: click.INT,
+        int: Whole(),
         float: Number(),
         str: click.STRING,
     }

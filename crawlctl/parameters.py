@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from common.model.job import HIGHEST_NUMBER
+
 _HIGHEST: Final = 1e9
 """Some thirty years in seconds; what is called for ever is no number."""
 
@@ -57,3 +59,31 @@ class Place(click.ParamType[str]):
         if not value:
             self.fail("it is empty; give the name of a file or folder", param, ctx)
         return str(value)
+
+
+class Whole(click.ParamType[int]):
+    """A whole number of a range."""
+
+    name = "integer"
+
+    def __init__(self, low: int = -HIGHEST_NUMBER, high: int = HIGHEST_NUMBER) -> None:
+        self._low = low
+        self._high = high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is none, or out of range.
+        """
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number, as in 10", param, ctx)
+        if not self._low <= number <= self._high:
+            self.fail(
+                f"{value} is out of range; give a number from {self._low} to {self._high}",
+                param,
+                ctx,
+            )
+        return number

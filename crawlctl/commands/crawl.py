@@ -12,7 +12,7 @@ from common.model.errors import UsageError
 from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of, version
 from crawlctl.job_options import job_options, option_name, spec_from
-from crawlctl.parameters import Place
+from crawlctl.parameters import Place, Whole
 
 if TYPE_CHECKING:
     from common.embedded.folder import Folder, FolderState
@@ -38,9 +38,7 @@ _INTERRUPTED: Final = 130
     "-o", "--output", type=Place(), required=True, metavar="DIR", help="folder for the results"
 )
 @click.option("--seeds", metavar="FILE|-", help="file of seeds, one a line; - is standard input")
-@click.option(
-    "--workers", type=click.IntRange(1, 256), metavar="N", help="workers  [default: one a core]"
-)
+@click.option("--workers", type=Whole(1, 256), metavar="N", help="workers  [default: one a core]")
 @click.option(
     "--fresh", is_flag=True, help="start over, deleting what an earlier crawl left in DIR"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from crawlctl.framework import Command, run, settings_of
+from crawlctl.parameters import Whole
 
 
 @click.command(
@@ -14,14 +15,14 @@ from crawlctl.framework import Command, run, settings_of
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=Whole(0, 65_535),
     default=8000,
     metavar="PORT",
     help="port on 127.0.0.1; 0 takes a free one  [default: 8000]",
 )
 @click.option(
     "--pages",
-    type=click.IntRange(1, 1_000_000),
+    type=Whole(1, 1_000_000),
     default=300,
     metavar="N",
     help="ordinary pages it has  [default: 300]",

@@ -8,7 +8,7 @@ import click
 
 from common.model.errors import RefusedError, UsageError
 from crawlctl.framework import Command, json_option, run, settings_of
-from crawlctl.parameters import Number
+from crawlctl.parameters import Number, Whole
 
 if TYPE_CHECKING:
     from common.frontier.hosts import HostView
@@ -32,7 +32,7 @@ _Setting = Literal["block", "unblock"] | int
 @click.argument("job_id", metavar="ID")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     metavar="N",
     help=f"show this many  [default: {_SHOWN}; with --json all]",
 )

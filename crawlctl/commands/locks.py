@@ -8,6 +8,7 @@ import click
 
 from common.model.errors import UsageError
 from crawlctl.framework import Command, Group, json_option, run, settings_of
+from crawlctl.parameters import Whole
 
 if TYPE_CHECKING:
     from common.coord import Coord
@@ -90,7 +91,7 @@ async def _show(settings: Settings, name: str, *, as_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--token",
-    type=click.IntRange(min=1),
+    type=Whole(1),
     required=True,
     metavar="T",
     help="the fencing token the lock is shown with; under another one it is left alone",

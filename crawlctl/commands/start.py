@@ -13,7 +13,7 @@ import click
 
 from common.model.ids import NodeId, checked_name
 from crawlctl.framework import Command, options_given, settings_of
-from crawlctl.parameters import Number, Place
+from crawlctl.parameters import Number, Place, Whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -103,14 +103,14 @@ def start_master(
 @_node_options
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, 10_000),
+    type=Whole(1, 10_000),
     default=64,
     metavar="N",
     help="most requests at once, of one process  [default: 64]",
 )
 @click.option(
     "--processes",
-    type=click.IntRange(1, 1024),
+    type=Whole(1, 1024),
     default=1,
     metavar="N",
     help="workers to run, each a process with its own id; with --http on ports counted up from "

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from crawlctl.framework import Command, settings_of
-from crawlctl.parameters import Place
+from crawlctl.parameters import Place, Whole
 
 
 @click.command(
@@ -22,9 +22,7 @@ from crawlctl.parameters import Place
     metavar="DIR",
     help="folder for everything that is stored; jobs in it go on where they were",
 )
-@click.option(
-    "--workers", type=click.IntRange(1, 256), metavar="N", help="workers  [default: one a core]"
-)
+@click.option("--workers", type=Whole(1, 256), metavar="N", help="workers  [default: one a core]")
 @click.pass_context
 def up(ctx: click.Context, *, data: str, workers: int | None) -> None:
     """Start a private etcd and data server, a master and workers in the background.

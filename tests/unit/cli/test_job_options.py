@@ -94,6 +94,6 @@ def test_a_spec_that_asks_for_what_is_not_there_yet_is_refused(field: str) -> No
 )
 @pytest.mark.parametrize("digits", [str(2**53), "9" * 400])
 def test_numbers_that_not_every_reader_can_hold_are_refused(option: str, digits: str) -> None:
-    with pytest.raises(UsageError, match=f"{option}: .* out of range.* to {2**53 - 1}"):
+    with pytest.raises((UsageError, click.BadParameter), match=f".* out of range.* to {2**53 - 1}"):
         parsed(option, digits)
     assert parsed(option, str(2**53 - 1)) != JobSpec()
