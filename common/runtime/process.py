@@ -11,6 +11,7 @@ from typing import Final
 
 INTERRUPTED: Final = 130
 """Exit code of a process told to leave."""
+SHOW_CURSOR: Final = b"\x1b[?25h\n"
 
 
 def stop_on_signals() -> asyncio.Event:
@@ -23,6 +24,8 @@ def stop_on_signals() -> asyncio.Event:
 
     def on_signal() -> None:
         if stop.is_set():
+            if sys.stderr.isatty():  # a progress line hides the cursor
+                os.write(sys.stderr.fileno(), SHOW_CURSOR)
             os._exit(INTERRUPTED)
         stop.set()
 
