@@ -37,6 +37,9 @@ from common.runtime.upstate import UpState
 
 _log = structlog.get_logger()
 
+JOIN_TIMEOUT_S: Final = 15.0
+"""How long "up" waits for its nodes before it says that it is up all the same."""
+
 _POLL_S: Final = 0.02
 _KILL_TIMEOUT_S: Final = 5.0
 
@@ -103,10 +106,34 @@ async def supervise(request: UpRequest, *, on_ready: Callable[[UpState], None]) 
             )
             upstate.save(state, request.cluster, os.environ)
             try:
+                if request.program is None:  # nodes of another program may never join
+                    await _wait_joined(cluster, stop)
                 on_ready(state)
                 await _serve(cluster, stop)
             finally:
                 upstate.remove(state.pid, request.cluster, os.environ)
+
+
+async def _wait_joined(cluster: EmbeddedCluster, stop: asyncio.Event) -> None:
+    """Wait until the nodes can be found, so that the next command finds them.
+
+    Raises:
+        CrawlerError: one of them is down for good.
+    """
+    joined = asyncio.create_task(cluster.wait_joined())
+    failed = asyncio.create_task(cluster.wait_failed())
+    stopping = asyncio.create_task(stop.wait())
+    waits = (joined, failed, stopping)
+    try:
+        await asyncio.wait(waits, timeout=JOIN_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            raise failed.result()
+        if not joined.done():
+            _log.warning("embedded.nodes_not_joined", after_s=JOIN_TIMEOUT_S)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 def _check_kind(folder: Folder) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
-from common.coord import Etcd, EtcdOptions, Keys, bury, revoke_all_leases
+from common.coord import Etcd, EtcdOptions, Keys, bury, connect, revoke_all_leases
 from common.embedded.folder import Folder
 from common.embedded.nodes import Nodes
 from common.embedded.servers import Durability, has_data
@@ -18,11 +18,16 @@ from common.model.errors import CrawlerError
 
 _log = structlog.get_logger()
 
+JOIN_POLL_S: Final = 0.05
+
 
 class EmbeddedCluster:
     """What :meth:`open` gives: endpoints to connect to, nodes to drain, failures to wait for."""
 
-    def __init__(self, *, folder: Folder, endpoints: Endpoints, stack: Stack, nodes: Nodes) -> None:
+    def __init__(
+        self, *, folder: Folder, endpoints: Endpoints, stack: Stack, nodes: Nodes, cluster: str
+    ) -> None:
+        self._cluster = cluster
         self.folder = folder
         self.endpoints = endpoints
         self.stack = stack
@@ -75,7 +80,9 @@ class EmbeddedCluster:
                 if is_resumed:
                     await _bury_the_dead(endpoints, cluster)
                 nodes.begin(endpoints)
-                yield cls(folder=folder, endpoints=endpoints, stack=stack, nodes=nodes)
+                yield cls(
+                    folder=folder, endpoints=endpoints, stack=stack, nodes=nodes, cluster=cluster
+                )
                 killed = await nodes.drain(timeout_s=drain_timeout_s)
                 if killed:
                     _log.warning("embedded.nodes_killed", nodes=killed)
@@ -83,6 +90,20 @@ class EmbeddedCluster:
                 await nodes.kill()
         finally:
             await stack.stop()
+
+    async def wait_joined(self) -> None:
+        """Wait until a master acts and every worker is registered."""
+        coord = await connect(EtcdOptions(endpoints=(self.endpoints.etcd,)), cluster=self._cluster)
+        try:
+            while True:
+                live = [view for view in await coord.members.list() if view.left_at is None]
+                masters = [view for view in live if view.info.state == "active"]
+                workers = [view for view in live if view.info.role == "worker"]
+                if masters and len(workers) >= len(self.nodes.logs) - 1:
+                    return
+                await asyncio.sleep(JOIN_POLL_S)
+        finally:
+            await coord.close()
 
     async def wait_failed(self) -> CrawlerError:
         """Wait until a server or a node is down for good and return why."""
