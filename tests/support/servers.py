@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 import pytest
 
 _START_TIMEOUT_S = 20.0
@@ -102,6 +103,17 @@ def _runs(program: Path) -> bool:
         return False
 
 
+def _is_stopped(pid: int) -> bool:
+    """Tell whether every thread of a process is stopped."""
+    threads = Path(f"/proc/{pid}/task")
+    if not threads.is_dir():  # not Linux
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    states = [
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()
+    ]
+    return set(states) == {"T"}
+
+
 class Server(ABC):
     """A child process that can be stopped, killed, paused, resumed and restarted on its ports."""
 
@@ -146,6 +158,11 @@ class Server(ABC):
     def pause(self) -> None:
         """Stop the server where it is: its connections stay open and nobody answers."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal reaches the threads one after the other: until then the server may answer.
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while not _is_stopped(self.pid):
+            assert time.monotonic() < deadline, "the server could not be paused"
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let a paused server go on."""

@@ -18,6 +18,7 @@ from crawlctl import transitions
 from crawlctl.connect import Services, services
 from crawlctl.submission import add, new_job_id, submit
 from crawlctl.transitions import change
+from tests.support.cli import crawlctl
 from tests.support.servers import EtcdServer, RedisServer
 
 SPEC = JobSpec(shards=2)
@@ -224,22 +225,22 @@ async def test_added_seeds_are_staged_under_numbers_of_their_own(connected: Serv
 
 
 async def test_seeds_are_refused_by_a_job_that_ends_while_they_are_staged(
-    connected: Services,
+    connected: Services, etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
 ) -> None:
     await submitted(connected)
+    places = ("--etcd", etcd_server.endpoint, "--redis", redis_server.url)
 
     class CancelsHalfway(io.BytesIO):
-        """Lets the job be cancelled once its first line was read."""
+        """The job is cancelled by another process while its first line is read."""
 
         def __next__(self) -> bytes:
             line = super().__next__()
-            cancelling.append(asyncio.ensure_future(change(connected, "j", transitions.cancelled)))
+            ran = crawlctl("job", "cancel", "j", *places, "--cluster", cluster_name)
+            assert ran.code == 0, ran.err
             return line
 
-    cancelling: list[asyncio.Future[Job]] = []
     with pytest.raises(RefusedError, match="cancelled"):
         await add(connected, "j", spool=CancelsHalfway(b"http://a.example/\n"), seeds=1)
-    await asyncio.gather(*cancelling)
     with pytest.raises(RefusedError, match="cancelled"):
         await add(connected, "j", spool=spool(1), seeds=1)
 
