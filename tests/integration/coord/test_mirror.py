@@ -79,6 +79,8 @@ async def test_a_mirror_resumes_after_a_restart_of_etcd(
     for turn in range(2):
         own_etcd.kill()
         own_etcd.restart()
+        # A read is asked again when it meets the end of the old connection; a write is not.
+        await writer.etcd.get(coord.keys.buried)
         await put(writer, f"b{turn}")
         await equal_to_etcd(mirror, writer)
     await mirror.close()
