@@ -1,7 +1,8 @@
 """The worker: owns tasks by their locks, fetches, parses and commits.
 
-``program`` is the process, one session after the other; ``node`` is one session (membership, which
-tasks to own); ``task`` runs one owned task; ``job`` holds what a process needs once per job;
+``program`` is the process, one session after the other; ``node`` is one session (membership, what
+to own); ``owned`` holds the tasks it owns, ``task`` runs one of them; ``jobs`` says which jobs it
+can do, ``job`` holds what a process needs once per job;
 ``page`` takes one URL from claim to settlement; ``committer`` writes settlements, outlinks first;
 ``warc`` keeps the responses of jobs that ask for it.
 """

@@ -1,0 +1,172 @@
+"""The jobs a worker is asked to work on: their specs, which it cannot do, and their contexts.
+
+A job is refused here, with a reason that is published, where this worker lacks what it asks for.
+That is never a reason to end the worker: the tasks of other jobs go on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import structlog
+
+from common.coord import Coord
+from common.frontier import FrontierClient
+from common.model.errors import CrawlerError, UsageError
+from common.model.ids import JobId, NodeId
+from common.model.job import JobSpec, JobState
+from common.runtime.clock import utc_now
+from worker.job import JobContext
+
+if TYPE_CHECKING:
+    from worker.warc import Archive
+
+RETRY_JOB_S: Final = 10.0
+"""How long a job is left alone that could not be worked on here."""
+
+log = structlog.get_logger()
+
+
+class _Unable(NamedTuple):
+    """Why this worker takes no tasks of a job."""
+
+    reason: str
+    until: float
+    """Monotonic."""
+
+
+class Jobs:
+    """The jobs of one session of a worker."""
+
+    def __init__(
+        self,
+        coord: Coord,
+        client: FrontierClient,
+        *,
+        cluster: str,
+        node: NodeId,
+        connections: int,
+        warc_dir: Path | None,
+        on_refusal: Callable[[], None],
+    ) -> None:
+        self._coord = coord
+        self._client = client
+        self._cluster = cluster
+        self._node = node
+        self._connections = connections
+        self._warc_dir = warc_dir
+        self._on_refusal = on_refusal
+        self._specs: dict[JobId, JobSpec] = {}
+        """Of the jobs wished for; they never change."""
+        self._unable: dict[JobId, _Unable] = {}
+        self._contexts: dict[JobId, JobContext] = {}
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why jobs are refused here, one sentence each."""
+        return tuple(unable.reason for unable in self._unable.values())
+
+    @property
+    def slowest_request_s(self) -> float:
+        """How long a request of any of the jobs may take."""
+        return max((spec.timeout for spec in self._specs.values()), default=0.0)
+
+    def is_refused(self, job: JobId) -> bool:
+        """Tell whether tasks of the job are left alone for now."""
+        return job in self._unable
+
+    async def look_at(self, wished: set[JobId]) -> None:
+        """Find out what the jobs ask for, and which of them this worker cannot do.
+
+        Raises:
+            CoordUnavailable: etcd did not answer; look again.
+        """
+        now = time.monotonic()
+        for job in [job for job in self._specs if job not in wished and job not in self._contexts]:
+            del self._specs[job]
+        for job, unable in list(self._unable.items()):
+            if job not in wished or unable.until <= now:
+                del self._unable[job]
+        for job in sorted(wished - self._specs.keys()):
+            stored = await self._coord.jobs.get(job)
+            if stored is not None:
+                self._specs[job] = stored.job.spec
+        for job in sorted(wished - self._unable.keys()):
+            spec = self._specs.get(job)
+            if spec is not None and spec.store == "warc" and self._warc_dir is None:
+                reason = (
+                    f"job {job} stores responses (store warc), but this worker has no folder for "
+                    "them; start it with --warc-dir DIR"
+                )
+                self._refuse(job, reason, for_s=math.inf)
+
+    async def context(self, job: JobId) -> JobContext | None:
+        """Return what tasks of the job share; None where they cannot be worked on now."""
+        known = self._contexts.get(job)
+        if known is not None:
+            return None if known.has_failed else known
+        spec = self._specs.get(job)
+        if spec is None or job in self._unable:
+            return None
+        try:
+            archive = self._archive(job, spec)
+        except CrawlerError as error:
+            self._refuse(job, str(error), for_s=RETRY_JOB_S)
+            return None
+        try:
+            context = JobContext(
+                self._client,
+                cluster=self._cluster,
+                job=job,
+                spec=spec,
+                node=self._node,
+                connections=self._connections,
+                archive=archive,
+            )
+        except UsageError as error:
+            await self._fail(job, f"{self._node}: {error}")
+            return None
+        self._contexts[job] = context
+        return context
+
+    async def close_unused(self, in_use: Iterable[JobId]) -> None:
+        """Close the contexts of jobs no task of which is owned here any more."""
+        kept = set(in_use)
+        for job in [job for job in self._contexts if job not in kept]:
+            context = self._contexts.pop(job)
+            await context.close()
+            if context.archive is not None and context.archive.failure is not None:
+                self._refuse(job, str(context.archive.failure), for_s=RETRY_JOB_S)
+
+    def _refuse(self, job: JobId, reason: str, *, for_s: float) -> None:
+        """Take no tasks of a job for a while, and say why."""
+        log.error("job.refused", job=job, reason=reason)
+        self._unable[job] = _Unable(reason, time.monotonic() + for_s)
+        self._on_refusal()
+
+    async def _fail(self, job: JobId, reason: str) -> None:
+        """End a job that cannot be worked on as it was asked for (a secret that is not here, say).
+
+        It must neither take this worker down, nor stand still without a word.
+        """
+        self._refuse(job, reason, for_s=RETRY_JOB_S)
+        stored = await self._coord.jobs.get(job)
+        if stored is not None and not stored.job.state.is_final:
+            failed = msgspec.structs.replace(
+                stored.job, state=JobState.FAILED, reason=reason, finished_at=utc_now()
+            )
+            await self._coord.jobs.replace(failed, expected=stored.revision)
+
+    def _archive(self, job: JobId, spec: JobSpec) -> Archive | None:
+        if spec.store == "none":
+            return None
+        from worker.warc import Archive  # noqa: PLC0415 - few jobs need it
+
+        assert self._warc_dir is not None
+        facts = {"robots": spec.robots, "http-header-user-agent": spec.user_agent}
+        return Archive(self._warc_dir, job=job, node=self._node, facts=facts)
