@@ -45,7 +45,8 @@ HELP: Final[dict[str, str]] = {
     "store": "warc: keep requests and responses in WARC files, in DIR/warc of crawl, in the "
     "--warc-dir of each worker otherwise",
     "retries": "tries after the first before a URL is given up as dead",
-    "priority": "order among jobs; higher goes first",
+    "priority": "weight among jobs: each step doubles the share of a worker's places that a job gets; "
+    "above 0 more, below 0 less than others",
     "seen": "how known URLs are remembered: exact, or a filter that may lose one in a million",
     "allow_private": "allow loopback, private and link-local addresses",
 }

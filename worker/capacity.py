@@ -1,8 +1,29 @@
-"""How many pages one process works on at once, over all its tasks."""
+"""How many pages one process works on at once, and how its jobs share these places.
+
+A place that becomes free goes to the waiting job that holds the fewest places for its weight, so
+that jobs which all have work come to hold places in the ratio of their weights. A job that has
+nothing to claim leaves its part to the others; nothing is taken away from a page under way, so a
+new job gets its part as pages end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+_STEEPEST: Final = 10
+"""Priorities further from 0 than this weigh no more and no less."""
+
+
+def weight(priority: int) -> float:
+    """Return what a job's priority weighs: each step doubles its part of the places."""
+    return 2.0 ** max(-_STEEPEST, min(_STEEPEST, priority))
+
+
+class _Waiter(NamedTuple):
+    most: int
+    granted: asyncio.Future[int]
 
 
 class Capacity:
@@ -11,32 +32,83 @@ class Capacity:
     def __init__(self, places: int) -> None:
         self.places = places
         self._free = places
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiting: dict[Share, None] = {}
+        """The shares with waiters; of equals the one that has waited longest comes first."""
 
     @property
     def in_use(self) -> int:
         """Places taken."""
         return self.places - self._free
 
-    async def reserve(self, most: int) -> int:
-        """Wait for a free place, and take up to ``most``; return how many were taken."""
-        while self._free == 0:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-        taken = min(most, self._free)
+    def share(self, *, weight: float) -> Share:
+        """Return the part of a job, which weighs that much against the others'."""
+        return Share(self, weight)
+
+    def take(self, share: Share, most: int) -> int:
+        """Take up to ``most`` of the free places, but leave what waits its part; may be 0."""
+        rivals = sum(other.weight for other in self._waiting if other is not share)
+        part = int(self._free * share.weight / (share.weight + rivals))
+        taken = min(most, self._free, max(1, part))
         self._free -= taken
         return taken
 
-    def give_back(self, places: int) -> None:
-        """Free places, and wake whoever waits."""
+    def wait(self, share: Share) -> None:
+        """Remember that the share has somebody waiting, and serve whoever can be."""
+        self._waiting[share] = None
+        self._serve()
+
+    def free(self, places: int) -> None:
+        """Take places back, and serve who waits for them."""
         self._free += places
-        while self._waiters and places > 0:
-            waiter = self._waiters.pop(0)
-            places -= 1
-            if not waiter.done():
-                waiter.set_result(None)
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._free and self._waiting:
+            share = min(self._waiting, key=lambda one: one.in_use / one.weight)
+            del self._waiting[share]
+            share.serve()
+            if share.has_waiters:
+                self._waiting[share] = None
+
+
+class Share:
+    """The places of one job: taken out of the capacity by its weight."""
+
+    def __init__(self, capacity: Capacity, weight: float) -> None:
+        self.weight = weight
+        self.in_use = 0
+        """Places taken."""
+        self._capacity = capacity
+        self._waiters: deque[_Waiter] = deque()
+
+    @property
+    def has_waiters(self) -> bool:
+        """Tell whether somebody waits for a place."""
+        return any(not waiter.granted.done() for waiter in self._waiters)
+
+    async def reserve(self, most: int) -> int:
+        """Wait for a place, and take up to ``most``; return how many were taken."""
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiters.append(_Waiter(most, granted))
+        self._capacity.wait(self)
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.give_back(granted.result())
+            raise
+
+    def serve(self) -> None:
+        """Give the one who has waited longest what can be had; called when a place is free."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.granted.done():
+                taken = self._capacity.take(self, waiter.most)
+                self.in_use += taken
+                waiter.granted.set_result(taken)
+                return
+
+    def give_back(self, places: int) -> None:
+        """Free places, and wake whoever waits for them."""
+        self.in_use -= places
+        self._capacity.free(places)

@@ -15,6 +15,7 @@ from common.frontier.scope import ScopeSet
 from common.model.ids import JobId, NodeId
 from common.model.job import JobSpec
 from common.web.retry import RetryPolicy
+from worker.capacity import Share
 from worker.fetch import Fetcher
 from worker.outlinks import Outlinks
 from worker.pacer import Pacer
@@ -38,11 +39,14 @@ class JobContext:
         spec: JobSpec,
         node: NodeId,
         connections: int,
+        places: Share,
         archive: Archive | None = None,
     ) -> None:
         self.id = job
         self.spec = spec
         self.node = node
+        self.places = places
+        """For the pages worked on at once; what is left to a job of the process' capacity."""
         self.archive = archive
         """Where responses are kept, for a job that asks for it."""
         self.fetcher = Fetcher(spec, connections=connections, recorder=_recorder(archive, spec))

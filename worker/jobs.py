@@ -21,6 +21,7 @@ from common.model.errors import CrawlerError, UsageError
 from common.model.ids import JobId, NodeId
 from common.model.job import JobSpec, JobState
 from common.runtime.clock import utc_now
+from worker.capacity import Capacity, weight
 from worker.job import JobContext
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Jobs:
         *,
         cluster: str,
         node: NodeId,
-        connections: int,
+        capacity: Capacity,
         warc_dir: Path | None,
         on_refusal: Callable[[], None],
     ) -> None:
@@ -58,7 +59,7 @@ class Jobs:
         self._client = client
         self._cluster = cluster
         self._node = node
-        self._connections = connections
+        self._capacity = capacity
         self._warc_dir = warc_dir
         self._on_refusal = on_refusal
         self._specs: dict[JobId, JobSpec] = {}
@@ -125,7 +126,8 @@ class Jobs:
                 job=job,
                 spec=spec,
                 node=self._node,
-                connections=self._connections,
+                connections=self._capacity.places,
+                places=self._capacity.share(weight=weight(spec.priority)),
                 archive=archive,
             )
         except UsageError as error:

@@ -73,7 +73,7 @@ class WorkerNode:
             client,
             cluster=cluster,
             node=node_id,
-            connections=capacity.places,
+            capacity=capacity,
             warc_dir=warc_dir,
             on_refusal=self._news.set,
         )
@@ -84,7 +84,6 @@ class WorkerNode:
             cluster=cluster,
             node=node_id,
             jobs=self._jobs,
-            capacity=capacity,
             dead_below=dead_below,
             on_page=meter.count,
         )

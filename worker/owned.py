@@ -20,7 +20,6 @@ from common.coord.session import Session
 from common.frontier import FrontierClient
 from common.model.errors import CoordUnavailable, CrawlerError, UnknownOutcome
 from common.model.ids import JobId, NodeId, Task, Token
-from worker.capacity import Capacity
 from worker.job import JobContext
 from worker.jobs import Jobs
 from worker.page import Settlement
@@ -47,7 +46,6 @@ class OwnedTasks:
         cluster: str,
         node: NodeId,
         jobs: Jobs,
-        capacity: Capacity,
         dead_below: int,
         on_page: Callable[[Settlement], None],
     ) -> None:
@@ -57,7 +55,6 @@ class OwnedTasks:
         self._cluster = cluster
         self._node = node
         self._jobs = jobs
-        self._capacity = capacity
         self._dead_below = dead_below
         self._on_page = on_page
         self._runners: dict[Task, tuple[TaskRunner, asyncio.Task[Ending]]] = {}
@@ -117,7 +114,6 @@ class OwnedTasks:
             client=self._client,
             cluster=self._cluster,
             context=context,
-            capacity=self._capacity,
             dead_below=self._dead_below,
             on_page=self._on_page,
         )

@@ -25,7 +25,6 @@ from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState
 from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOutcome
 from common.model.ids import HostKey, Task, Token
-from worker.capacity import Capacity
 from worker.committer import Committer
 from worker.job import JobContext
 from worker.page import PageWorker, Settlement
@@ -61,7 +60,6 @@ class TaskRunner:
         client: FrontierClient,
         cluster: str,
         context: JobContext,
-        capacity: Capacity,
         dead_below: int,
         on_page: Callable[[Settlement], None],
     ) -> None:
@@ -71,7 +69,6 @@ class TaskRunner:
         self._coord = coord
         self._client = client
         self._context = context
-        self._capacity = capacity
         self._dead_below = dead_below
         self._on_page = on_page
         self._lock_name = Locks.task_name(task)
@@ -226,7 +223,7 @@ class TaskRunner:
             The answer (None: there was none, and the shard was recovered), and how many hosts were
             named in the call.
         """
-        places = await self._capacity.reserve(CLAIM_BATCH)
+        places = await self._context.places.reserve(CLAIM_BATCH)
         try:
             sent_at = time.monotonic()
             due = [host for host, at in self._hosts if at <= sent_at][:places]
@@ -248,7 +245,7 @@ class TaskRunner:
                 places -= len(answer.claims)
             return answer, len(due)
         finally:
-            self._capacity.give_back(places)
+            self._context.places.give_back(places)
 
     async def _page(self, claim: Claim, sent_at: float, committer: Committer) -> None:
         try:
@@ -257,7 +254,7 @@ class TaskRunner:
             self._log.exception("page.broken", claim=claim.number)
             settlement = self._pages.broken(claim, error)
         finally:
-            self._capacity.give_back(1)
+            self._context.places.give_back(1)
         committer.add(settlement)
 
     def _settled(self, batch: Sequence[Settlement]) -> None:
