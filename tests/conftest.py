@@ -16,9 +16,12 @@ import pytest
 
 from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_redis, stopping
 
-SKIPS = {"NO NGINX": 5, "NO SITE": 3, "NO SHARED": 9, "NOT LINUX": 3, "NO BASH": 1}
+SKIPS = {
+    "NO NGINX": 7, "NO SITE": 5, "NO TLS": 1, "NO SHARED": 9, "NOT LINUX": 3, "NO BASH": 1,
+}  # fmt: skip
 """How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
-serves, and what reads the reference data beside the project. Everything else runs everywhere."""
+serves, what needs a data server with TLS, and what reads the reference data beside the project.
+Everything else runs everywhere."""
 
 _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")

@@ -16,13 +16,16 @@ import subprocess
 import time
 import urllib.parse
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 DOCS = Path("/usr/share/doc/python3.11/html")
+HOSTS = tuple(f"127.3.0.{number}" for number in range(1, 9))
+CLOCK_S = 0.0011
+"""The log's resolution: a start and an end are each cut to a millisecond."""
 
 _CONFIG = """
 worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log; daemon off;
@@ -51,7 +54,7 @@ class Request(NamedTuple):
 class DocSite:
     """A running nginx and what it has logged."""
 
-    def __init__(self, folder: Path, hosts: list[str], port: int) -> None:
+    def __init__(self, folder: Path, hosts: Sequence[str], port: int) -> None:
         self.folder = folder
         self.hosts = hosts
         self.port = port
@@ -86,7 +89,7 @@ class DocSite:
 
 
 @contextlib.contextmanager
-def serve(folder: Path, *, hosts: list[str], root: Path = DOCS) -> Iterator[DocSite]:
+def serve(folder: Path, *, hosts: Sequence[str], root: Path = DOCS) -> Iterator[DocSite]:
     """Serve ``root`` on every host's loopback address, on one port that was free."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:

@@ -20,6 +20,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -30,6 +31,8 @@ from typing import TypeVar
 
 import psutil
 import pytest
+
+from tests.support.certificates import Certificates
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 10.0
@@ -305,18 +308,26 @@ class EtcdCluster:
 class RedisServer(Server):
     """A real Redis or Valkey: ``url`` is "redis://127.0.0.1:PORT/0"; it always keeps an AOF."""
 
-    def __init__(self, folder: Path, *, appendfsync: str, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        appendfsync: str,
+        options: Sequence[str] = (),
+        tls: Certificates | None = None,
+    ) -> None:
         super().__init__(folder, "redis")
         (self.port,) = free_ports(1)
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.url = f"{'rediss' if tls else 'redis'}://127.0.0.1:{self.port}/0"
         self._appendfsync = appendfsync
         self._options = options
+        self._tls = tls
 
     def _command(self) -> list[str]:
         return [
             find_redis(),
             *("--bind", "127.0.0.1"),
-            *("--port", str(self.port)),
+            *self._port_options(),
             *("--dir", str(self.folder)),
             *("--appendonly", "yes"),
             *("--appendfsync", self._appendfsync),
@@ -326,13 +337,33 @@ class RedisServer(Server):
             *self._options,
         ]
 
+    def _port_options(self) -> list[str]:
+        if self._tls is None:
+            return ["--port", str(self.port)]
+        return [
+            *("--port", "0", "--tls-port", str(self.port)),
+            *("--tls-ca-cert-file", self._tls.ca, "--tls-auth-clients", "no"),
+            *("--tls-cert-file", self._tls.cert, "--tls-key-file", self._tls.key),
+        ]
+
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
+            with self._connected() as connection:
                 connection.sendall(b"PING\r\n")
-                return connection.recv(64).startswith(b"+PONG")
+                # A server whose default user is off answers as well.
+                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=2) as plain:
+            if self._tls is None:
+                yield plain
+                return
+            context = ssl.create_default_context(cafile=self._tls.ca)
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                yield connection
 
 
 def start_etcd(folder: Path, *, scheme: str = "http", options: Sequence[str] = ()) -> EtcdServer:
@@ -352,11 +383,16 @@ def start_etcd(folder: Path, *, scheme: str = "http", options: Sequence[str] = (
     return _with_retries(start)
 
 
-def start_etcd_cluster(folder: Path, size: int = 3) -> EtcdCluster:
+def start_etcd_cluster(
+    folder: Path, size: int = 3, *, scheme: str = "http", options: Sequence[str] = ()
+) -> EtcdCluster:
     """Start an etcd cluster whose members have their folders below ``folder``."""
 
     def start() -> EtcdCluster:
-        members = [EtcdServer(folder / f"m{number}", name=f"m{number}") for number in range(size)]
+        members = [
+            EtcdServer(folder / f"m{number}", name=f"m{number}", scheme=scheme, options=options)
+            for number in range(size)
+        ]
         initial = ",".join(f"{member.name}={member.peer_url}" for member in members)
         for member in members:
             member.initial_cluster = initial
@@ -369,13 +405,25 @@ def start_etcd_cluster(folder: Path, size: int = 3) -> EtcdCluster:
 
 
 def start_redis(
-    folder: Path, *, appendfsync: str = "always", options: Sequence[str] = ()
+    folder: Path,
+    *,
+    appendfsync: str = "always",
+    options: Sequence[str] = (),
+    tls: Certificates | None = None,
 ) -> RedisServer:
-    """Start a Redis or Valkey server with its data and log in ``folder``."""
+    """Start a Redis or Valkey server with its data and log in ``folder``.
+
+    With ``tls`` it speaks nothing else; a server that was built without it skips the test.
+    """
 
     def start() -> RedisServer:
-        server = RedisServer(folder, appendfsync=appendfsync, options=options)
-        _start_all([server])
+        server = RedisServer(folder, appendfsync=appendfsync, options=options, tls=tls)
+        try:
+            _start_all([server])
+        except ServerStartError as error:
+            if tls is not None and ("TLS support" in str(error) or "Bad directive" in str(error)):
+                pytest.skip(f"NO TLS: {find_redis()} was built without it")
+            raise
         return server
 
     return _with_retries(start)

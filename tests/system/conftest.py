@@ -1,4 +1,4 @@
-"""A whole crawler in the background, as ``crawlctl up`` starts it."""
+"""A whole crawler in the background, as ``crawlctl up`` starts it; the yardstick of a real site."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Ran, assert_none_left, crawlctl
+from tests.support.docsite import HOSTS, Walked, serve, walk
 
 Command = Callable[..., Ran]
 
@@ -29,3 +30,10 @@ def up(tmp_path: Path) -> Iterator[Command]:
         stopped = command("down")
         assert_none_left(data)
     assert 0 == stopped.code, stopped.err
+
+
+@pytest.fixture(scope="session")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    """The closure of one host of the documentation site; all eight serve the same pages."""
+    with serve(tmp_path_factory.mktemp("yardstick"), hosts=HOSTS[:1]) as site:
+        return walk(site, HOSTS[0])

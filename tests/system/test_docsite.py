@@ -15,19 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import assert_none_left, at_least_lines, eventually, records, running
-from tests.support.docsite import DocSite, Walked, serve, walk
+from tests.support.docsite import CLOCK_S, HOSTS, DocSite, Walked, serve
 
-HOSTS = [f"127.3.0.{number}" for number in range(1, 9)]
 DELAY_S = 0.05
-CLOCK_S = 0.0011
-"""The log's resolution: a start and an end are each cut to a millisecond."""
-
-
-@pytest.fixture(scope="module")
-def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    """The closure of one host; all eight serve the same pages."""
-    with serve(tmp_path_factory.mktemp("yardstick"), hosts=HOSTS[:1]) as site:
-        return walk(site, HOSTS[0])
 
 
 @pytest.fixture

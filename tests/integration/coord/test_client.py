@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import trustme
 
 from common.coord import Coord, Etcd, EtcdOptions, Mirror, connect
 from common.coord.wire import Delete, Put, absent, messages
@@ -20,6 +18,8 @@ from common.model.errors import (
     UnknownOutcome,
 )
 from tests.integration.coord.conftest import Connect
+from tests.support.certificates import certificates
+from tests.support.etcdusers import with_users
 from tests.support.servers import EtcdServer, free_ports, start_etcd, stopping
 from tests.support.tcpproxy import TcpProxy
 from tests.support.waiting import until_true
@@ -153,23 +153,11 @@ async def test_a_call_on_a_closed_client_ends_as_unavailable(
     own_etcd.resume()
 
 
-def certificates(folder: Path) -> dict[str, str]:
-    """Make an authority and a certificate for localhost; return the files by name."""
-    folder.mkdir()
-    authority = trustme.CA()
-    node = authority.issue_cert("localhost", "127.0.0.1")
-    files = {name: folder / f"{name}.pem" for name in ("ca", "cert", "key")}
-    authority.cert_pem.write_to_path(str(files["ca"]))
-    node.private_key_pem.write_to_path(str(files["key"]))
-    node.cert_chain_pems[0].write_to_path(str(files["cert"]))
-    return {name: str(path) for name, path in files.items()}
-
-
 async def test_tls_with_certificates_of_both_sides(tmp_path: Path, cluster_name: str) -> None:
     files = certificates(tmp_path / "tls")
     options = (
-        *("--cert-file", files["cert"], "--key-file", files["key"]),
-        *("--trusted-ca-file", files["ca"], "--client-cert-auth"),
+        *("--cert-file", files.cert, "--key-file", files.key),
+        *("--trusted-ca-file", files.ca, "--client-cert-auth"),
     )
     server = start_etcd(tmp_path / "etcd", scheme="https", options=options)
     with stopping(server):
@@ -178,9 +166,9 @@ async def test_tls_with_certificates_of_both_sides(tmp_path: Path, cluster_name:
             coord = await connect(
                 EtcdOptions(
                     endpoints=(endpoint,),
-                    cacert=files["ca"],
-                    cert=files["cert"],
-                    key=files["key"],
+                    cacert=files.ca,
+                    cert=files.cert,
+                    key=files.key,
                 ),
                 cluster=cluster_name,
             )
@@ -188,7 +176,7 @@ async def test_tls_with_certificates_of_both_sides(tmp_path: Path, cluster_name:
             await coord.close()
         for wrong in (
             EtcdOptions(endpoints=(server.endpoint,)),
-            EtcdOptions(endpoints=(server.endpoint,), cacert=files["ca"]),
+            EtcdOptions(endpoints=(server.endpoint,), cacert=files.ca),
         ):
             with pytest.raises(CoordUnavailable, match=server.endpoint):
                 await connect(wrong, cluster=cluster_name, timeout_s=0.5)
@@ -205,28 +193,6 @@ async def test_tls_with_certificates_of_both_sides(tmp_path: Path, cluster_name:
 async def test_a_wrong_certificate_setting_is_named(options: EtcdOptions, field: str) -> None:
     with pytest.raises(SettingsError, match=field):
         await Etcd(options).open(timeout_s=0.5)
-
-
-async def with_users(coord: Coord) -> None:
-    """Turn users on: root may do all, anna what is below the cluster's prefix."""
-    prefix = coord.keys.root.encode()
-    permission = messages.Permission(
-        permType=messages.Permission.READWRITE, key=prefix, range_end=prefix[:-1] + b"0"
-    )
-    role = messages.AuthRoleGrantPermissionRequest(name="crawl", perm=permission)
-    steps: list[tuple[str, Any]] = [
-        ("UserAdd", messages.AuthUserAddRequest(name="root", password="r")),
-        ("RoleAdd", messages.AuthRoleAddRequest(name="root")),
-        ("UserGrantRole", messages.AuthUserGrantRoleRequest(user="root", role="root")),
-        ("UserAdd", messages.AuthUserAddRequest(name="anna", password="secret")),
-        ("RoleAdd", messages.AuthRoleAddRequest(name="crawl")),
-        ("RoleGrantPermission", role),
-        ("UserGrantRole", messages.AuthUserGrantRoleRequest(user="anna", role="crawl")),
-        ("AuthEnable", messages.AuthEnableRequest()),
-    ]
-    member, options = await coord.etcd._transport.stream(timeout_s=2)
-    for name, request in steps:
-        await getattr(member.auth, name)(request, **options)
 
 
 async def test_a_restarted_etcd_that_forgot_the_token_is_told_the_user_again(
