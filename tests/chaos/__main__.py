@@ -1,0 +1,160 @@
+"""``scripts/chaos``: seeds one after the other or side by side, a line a seed, totals at the end.
+
+A seed decides the graph, the faults, their targets and times. Exit code 1 after any violation; the
+evidence of a failed seed (logs, history, request log) stays in its folder and can be judged again
+with ``--judge``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.judge import judged
+from tests.chaos.running import kept, run_seed
+from tests.chaos.schedule import PROFILES, schedule
+
+PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "_chaos.py"
+_SHOWN = (
+    "faults",
+    "takeovers",
+    "masters",
+    "refetches",
+    "lost",
+    "twice",
+    "stale",
+    "impolite",
+    "other",
+)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description="Crawls under faults.")
+    parser.add_argument("--seeds", default="1-20", metavar="FROM-TO", help="[default: 1-20]")
+    parser.add_argument("--profile", default="all", choices=sorted(PROFILES))
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds side by side")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep results there; go on")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where evidence of failures goes")
+    parser.add_argument("--keep-all", action="store_true", help="keep the folder of every seed")
+    parser.add_argument("--judge", type=Path, metavar="DIR", help="judge a kept folder again")
+    parser.add_argument("--plan", action="store_true", help="print the schedules, run nothing")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _seeds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def _one(seed: int, profile: str, folder: Path) -> dict[str, Any]:
+    began = time.monotonic()
+    history, verdict = asyncio.run(run_seed(seed, profile, folder))
+    return {
+        "seed": seed,
+        "profile": profile,
+        "seconds": round(time.monotonic() - began, 1),
+        "schedule": [str(step) for step in schedule(seed, PROFILES[profile])],
+        "targets": [f"{fault.name} {fault.target}" for fault in history.faults],
+        "totals": {name: verdict.totals[name] for name in _SHOWN},
+        "violations": [list(violation) for violation in verdict.violations],
+    }
+
+
+async def _run(seed: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run a seed in a process of its own: nothing of it can reach the next one."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAM), "--one", str(seed), "--profile", arguments.profile,
+        "--keep", str(folder),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    if process.returncode == 0:
+        result: dict[str, Any] = json.loads(out)
+        return result
+    (folder / "lab.err").write_bytes(err)
+    return {
+        "seed": seed, "profile": arguments.profile, "seconds": 0.0,
+        "schedule": [str(step) for step in schedule(seed, PROFILES[arguments.profile])],
+        "targets": [], "totals": dict.fromkeys(_SHOWN, 0) | {"other": 1},
+        "violations": [["laboratory", err.decode(errors="replace")[-600:]]],
+    }  # fmt: skip
+
+
+def _line(result: dict[str, Any]) -> str:
+    verdict = "FAILED" if result["violations"] else "ok"
+    figures = " ".join(f"{name}={result['totals'][name]}" for name in _SHOWN)
+    said = [f"    {kind}: {text}" for kind, text in result["violations"][:12]]
+    head = f"seed {result['seed']} {verdict} {result['seconds']} s {figures} "
+    return "\n".join([head + "[" + " ".join(result["schedule"]) + "]", *said])
+
+
+async def _block(arguments: argparse.Namespace) -> int:
+    done: dict[int, dict[str, Any]] = {}
+    if arguments.resume and arguments.resume.exists():
+        lines = arguments.resume.read_text().splitlines()
+        done = {
+            one["seed"]: one
+            for one in map(json.loads, lines)
+            if one["profile"] == arguments.profile
+        }
+    seeds = _seeds(arguments.seeds)
+    waiting = iter([seed for seed in seeds if seed not in done])
+    evidence = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+
+    async def work() -> None:
+        for seed in waiting:
+            folder = evidence / f"{arguments.profile}-{seed}"
+            folder.mkdir(parents=True, exist_ok=True)
+            result = done[seed] = await _run(seed, arguments, folder)
+            print(_line(result), flush=True)
+            if arguments.resume:
+                with arguments.resume.open("a") as file:
+                    file.write(json.dumps(result) + "\n")
+            if result["violations"]:
+                print(f"    evidence: {folder}", flush=True)
+            elif not arguments.keep_all:
+                shutil.rmtree(folder)
+
+    await asyncio.gather(*(work() for _ in range(arguments.jobs)))
+    ran = [done[seed] for seed in seeds if seed in done]
+    totals: Counter[str] = Counter()
+    for result in ran:
+        totals.update(result["totals"])
+    failed = [result["seed"] for result in ran if result["violations"]]
+    print(
+        f"{len(ran)} seeds of profile {arguments.profile}, {len(failed)} failed {failed or ''}: "
+        + ", ".join(f"{name} {totals[name]}" for name in _SHOWN)
+    )
+    return 1 if failed else 0
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.one is not None:
+        print(json.dumps(_one(arguments.one, arguments.profile, arguments.keep)))
+        return 0
+    if arguments.judge:
+        verdict = judged(kept(arguments.judge))
+        for violation in verdict.violations:
+            print(f"{violation.kind}: {violation.text}")
+        print(dict(verdict.totals))
+        return 1 if verdict.violations else 0
+    if arguments.plan:
+        for seed in _seeds(arguments.seeds):
+            steps = schedule(seed, PROFILES[arguments.profile])
+            print(seed, " ".join(map(str, steps)))
+        return 0
+    return asyncio.run(_block(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

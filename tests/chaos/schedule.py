@@ -1,0 +1,71 @@
+"""From a seed to a schedule: which faults, on what, when and for how long. Nothing else decides."""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from tests.chaos import faults
+
+FIRST_S, LAST_S = 0.5, 9.0
+"""Faults begin in this time after the job was submitted."""
+_RARE = frozenset({"lose-quorum", "restart-etcd"})
+
+
+class Step(NamedTuple):
+    """One fault of a schedule."""
+
+    at_s: float
+    name: str
+    pick: int
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.at_s:.1f}+{self.lasts_s:.1f}"
+
+
+class Profile(NamedTuple):
+    """Which faults a run may have."""
+
+    names: tuple[str, ...]
+    fewest: int
+    most: int
+    appendfsync: str = "always"
+    also: tuple[str, ...] = ()
+    """Injected in every run, once."""
+
+
+_COMMON = tuple(name for name, kind in faults.ALL.items() if not kind.damages)
+PROFILES = {
+    "all": Profile(_COMMON, 3, 6),
+    "basic": Profile(("kill-worker", "stop-worker", "kill-redis"), 2, 4),
+    "processes": Profile(
+        tuple(name for name in _COMMON if "worker" in name or "master" in name), 3, 6
+    ),
+    "etcd": Profile(tuple(name for name in _COMMON if "etcd" in name or name in _RARE), 3, 6),
+    "redis": Profile(
+        ("kill-redis", "stop-redis", "cut-worker-redis", "lost-replies", "kill-worker"), 3, 6
+    ),
+    "flush": Profile(("kill-worker", "kill-master"), 0, 2, also=("flush-redis",)),
+    "none": Profile((), 0, 0),
+}
+
+
+def schedule(seed: int, profile: Profile) -> list[Step]:
+    """Return the steps of a seed, in order of their times."""
+    chance = random.Random(f"schedule {seed}")
+    names = [
+        chance.choice(profile.names) for _ in range(chance.randint(profile.fewest, profile.most))
+    ]
+    steps = [_step(name, chance) for name in [*names, *profile.also]]
+    return sorted(steps)
+
+
+def _step(name: str, chance: random.Random) -> Step:
+    shortest, longest = faults.ALL[name].lasts_s
+    return Step(
+        round(chance.uniform(FIRST_S, LAST_S), 2),
+        name,
+        chance.randrange(240),
+        round(chance.uniform(shortest, longest), 2),
+    )
