@@ -144,8 +144,8 @@ class DrainWorker(_OnNode):
         else:
             self.lab.slots.died.append(f"{self.node.id} did not end within 30 s of SIGTERM")
             await asyncio.to_thread(self.node.kill)
-        if self.node.process.returncode not in (0, -signal.SIGKILL):
-            code = self.node.process.returncode
+        code = self.node.process.returncode
+        if code not in (0, -signal.SIGKILL) and self.lab.slots.has_served(self.node):
             self.lab.slots.died.append(f"{self.node.id} drained with code {code}")
         self.lab.start_node(self.node.slot)
 

@@ -172,6 +172,16 @@ class Lab:
             (node for node in self.slots.current.values() if node.id == change.value["node"]), None
         )
 
+    async def wait_for_nodes(self) -> None:
+        """Return once every slot's process is a member of the cluster."""
+        deadline = time.monotonic() + _START_S
+        while not all(
+            (seen := self.seen_etcd.latest(f"nodes/{node.id}")) and seen.created
+            for node in self.slots.current.values()
+        ):
+            assert time.monotonic() < deadline, "the nodes did not start"
+            await asyncio.sleep(_LOOK_S)
+
     async def watch_nodes(self) -> None:
         """Start again what could not reach its services at its start, as a supervisor would."""
         while True:
@@ -275,6 +285,7 @@ async def laboratory(setup: Setup, folder: Path) -> AsyncIterator[Lab]:
         lab.start_nodes()
         watching = asyncio.create_task(lab.watch_nodes())
         lab._tasks.append(watching)
+        await lab.wait_for_nodes()
         await lab.submit()
         yield lab
     finally:

@@ -94,12 +94,15 @@ class Slots:
             if code is None or node.is_meant_to_end:
                 continue
             del self.current[slot]
-            log = (self._folder / f"{node.id}.log").read_text(errors="replace")
-            if code == UNREACHABLE and not _SERVING.search(log):
+            if code == UNREACHABLE and not self.has_served(node):
                 again.append(node)
             else:
                 self.died.append(f"{node.id} ended by itself with code {code}")
         return again
+
+    def has_served(self, node: Node) -> bool:
+        log = (self._folder / f"{node.id}.log").read_text(errors="replace")
+        return _SERVING.search(log) is not None
 
     def end_all(self) -> None:
         for node in self._all:
