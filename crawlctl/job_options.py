@@ -47,7 +47,9 @@ HELP: Final[dict[str, str]] = {
     "retries": "tries after the first before a URL is given up as dead",
     "priority": "weight among jobs: each step doubles the share of a worker's places that a job gets; "
     "above 0 more, below 0 less than others",
-    "seen": "how known URLs are remembered: exact, or a filter that may lose one in a million",
+    "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in half the memory, "
+    "which takes some new URLs for known ones",
+    "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
     "allow_private": "allow loopback, private and link-local addresses",
 }
 NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by")
@@ -66,6 +68,7 @@ _METAVARS: Final = {
     "header": "HEADER",
     "cookie": "COOKIE",
     "proxy": "URL",
+    "seen_rate": "RATE",
 }
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 

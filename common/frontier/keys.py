@@ -64,9 +64,9 @@ class TaskKeys:
         """Return the key of a host's queue (list of items)."""
         return f"{self._prefix}q:{host}"
 
-    def filter_piece(self, layer: int, number: int, piece: int) -> str:
-        """Return the key of a piece of a Bloom filter (string)."""
-        return f"{self._prefix}b:{layer}:{number}:{piece}"
+    def filter_piece(self, layer: int, piece: int) -> str:
+        """Return the key of a piece of a layer's Bloom filter (string)."""
+        return f"{self._prefix}b:{layer}:{piece}"
 
     def fingerprints(self, layer: int, bucket: int) -> str:
         """Return the key of a bucket of fingerprints (set of integers)."""

@@ -9,8 +9,6 @@ Not promised: an answer about one moment. A crawl goes on while it is asked.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,7 +20,7 @@ from common.frontier.keys import TaskKeys
 from common.frontier.offers import shard_of
 from common.frontier.owner import HOLD_MS
 from common.frontier.scope import ScopeSet
-from common.frontier.seen import BLOCK_BYTES, Print, SeenLayout, fingerprint
+from common.frontier.seen import CHUNK_BYTES, SeenLayout, fingerprint, holds
 from common.model.ids import JobId, Task
 from common.model.job import JobSpec
 from common.model.records import ResultRecord
@@ -103,21 +101,19 @@ class Lookup:
 
     async def is_seen(self, url: str) -> bool:
         """Tell whether the URL was ever admitted; in mode ``bloom`` at its rate of errors."""
-        keys, seen = self._keys(url), fingerprint(url)
-        layout = SeenLayout(keys, mode=self._spec.seen)
+        keys = self._keys(url)
+        layout = SeenLayout(keys, mode=self._spec.seen, rate=self._spec.seen_rate)
+        seen = fingerprint(url, layout.mode)
         (layers,) = await self._client.commands([("HGET", keys.meta, "layers")])
-        for spots, bucket in layout.places(seen, int(layers or 0)):
-            if bucket is not None:
-                (answer,) = await self._client.commands([("SISMEMBER", bucket, seen.fingerprint)])
-                is_seen = bool(answer)
-            else:
-                blocks = await self._client.commands(
-                    [("GETRANGE", key, at, at + BLOCK_BYTES - 1) for key, at in spots]
-                )
-                is_seen = _holds_all(blocks, seen)
-            if is_seen:
-                return True
-        return False
+        buckets = layout.buckets(seen, int(layers or 0))
+        if buckets:
+            asked = [("SISMEMBER", bucket, seen.fingerprint) for bucket in buckets]
+            return any(await self._client.commands(asked))
+        chunks = [layout.chunk(seen, layer) for layer in range(int(layers or 0))]
+        raws = await self._client.commands(
+            [("GETRANGE", key, first, first + CHUNK_BYTES - 1) for key, first in chunks]
+        )
+        return any(holds(raw, seen, layout.form) for raw in raws)
 
     async def find(self, url: str) -> Place | None:
         """Return where the URL is; None where only the seen-set may know it."""
@@ -221,14 +217,3 @@ class Lookup:
 
     def _keys_of_shard(self, shard: int) -> TaskKeys:
         return TaskKeys(self._cluster, Task(self._job, shard))
-
-
-def _holds_all(blocks: Sequence[bytes], seen: Print) -> bool:
-    """Tell whether the bit of each byte of each half is set in the word of its block."""
-    for block, half in zip(blocks, seen.halves, strict=True):
-        if len(block) < BLOCK_BYTES:
-            return False
-        words = struct.unpack("<8I", block)
-        if not all(word >> (byte & 31) & 1 for word, byte in zip(words, half, strict=True)):
-            return False
-    return True

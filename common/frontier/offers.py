@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 import xxhash
 
 from common.frontier import items
@@ -17,7 +16,7 @@ from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.replies import Offered, Refusal, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
-from common.frontier.seen import BLOCK_BYTES, Print, SeenLayout, capacity, fingerprint
+from common.frontier.seen import SeenLayout, capacity, fingerprint
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
 
@@ -30,11 +29,6 @@ def shard_of(host: HostKey, shards: int) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % shards
 
 
-class _Found(msgspec.Struct, frozen=True, gc=False):
-    item: Item
-    seen: Print
-
-
 class Offers:
     """The way into the frontier of one job."""
 
@@ -44,7 +38,7 @@ class Offers:
         self._shards = spec.shards
         keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
         self._keys = keys
-        self._seen = [SeenLayout(key, mode=spec.seen) for key in keys]
+        self._seen = [SeenLayout(key, mode=spec.seen, rate=spec.seen_rate) for key in keys]
         self._layers = [1] * spec.shards
 
     def by_shard(self, found: Sequence[Item]) -> dict[int, list[Item]]:
@@ -66,44 +60,41 @@ class Offers:
         """
         admitted = discovered = 0
         for start in range(0, len(found), MAX_BATCH):
-            batch = [
-                _Found(item, fingerprint(item.url)) for item in found[start : start + MAX_BATCH]
-            ]
-            answer = await self._offer_batch(shard, batch)
+            answer = await self._offer_batch(shard, found[start : start + MAX_BATCH])
             if isinstance(answer, Refusal):
                 return answer
             admitted += answer.admitted
             discovered = answer.discovered
         return Offered(admitted, discovered)
 
-    async def _offer_batch(self, shard: int, batch: list[_Found]) -> Offered | Refusal:
+    async def _offer_batch(self, shard: int, batch: Sequence[Item]) -> Offered | Refusal:
+        by_host: dict[HostKey, list[Item]] = {}
+        for item in batch:
+            by_host.setdefault(item.host, []).append(item)
         while True:
-            (reply,) = await self._client.call([self._call(shard, batch)])
+            (reply,) = await self._client.call([self._call(shard, by_host)])
             if reply[0] == b"LAYERS":
                 self._layers[shard] = reply[1]
                 continue
             refusal = refusal_of(reply, "offer")
             return refusal or Offered(reply[1], reply[2])
 
-    def _call(self, shard: int, batch: list[_Found]) -> Call:
+    def _call(self, shard: int, by_host: dict[HostKey, list[Item]]) -> Call:
         keys, layout, layers = self._keys[shard], self._seen[shard], self._layers[shard]
-        hosts: dict[HostKey, int] = {}
-        for one in batch:
-            hosts.setdefault(one.item.host, len(hosts) + 1)
-        names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, hosts)]
-        index: dict[str, int] = {}
+        names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, by_host)]
+        newest_first = range(layers - 1, -1, -1)
+        for layer in newest_first:
+            names += layout.pieces(layer)
         args: list[str | bytes | int] = [
-            LAYOUT_VERSION, RUN, len(hosts), len(batch), layers, layout.filters,
-            int(layout.confirms), capacity(layers - 1), self._per_host, *hosts,
+            LAYOUT_VERSION, RUN, len(by_host), layout.form.block_words, layers,
+            int(layout.confirms), self._per_host, capacity(layers - 1),
+            *map(layout.chunks, newest_first),
         ]  # fmt: skip
-        base = len(names) + 1
-        for one in batch:
-            args += (hosts[one.item.host], items.encode(one.item), one.seen.fingerprint)
-            args += one.seen.halves[: layout.filters]
-            for spots, bucket in layout.places(one.seen, layers):
-                for key, first in spots:
-                    at = index.setdefault(key, base + len(index))
-                    args += (at, first, first + BLOCK_BYTES - 1)
-                if bucket is not None:
-                    args.append(index.setdefault(bucket, base + len(index)))
-        return Call("offer", names + list(index), args)
+        for host, found in by_host.items():
+            args += (host, len(found))
+        for found in by_host.values():
+            for item in found:
+                seen = fingerprint(item.url, layout.mode)
+                names += layout.buckets(seen, layers)
+                args += (seen.fingerprint, seen.packed + items.encode(item))
+        return Call("offer", names, args)

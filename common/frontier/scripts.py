@@ -19,7 +19,7 @@ NAMES = (
     "unstage",
 )  # fmt: skip
 
-LAYOUT_VERSION = "1"
+LAYOUT_VERSION = "2"
 """Version of keys, items and hash a job is pinned to; scripts refuse another one."""
 
 

@@ -68,6 +68,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retries: int = 3
     priority: int = 0
     seen: Literal["exact", "bloom"] = "exact"
+    seen_rate: float = 1e-6
     allow_private: bool = False
 
     def __post_init__(self) -> None:
@@ -89,6 +90,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_range("max_body", self.max_body, low=1, high=HIGHEST_NUMBER)
         self._check_range("priority", self.priority, low=-HIGHEST_NUMBER, high=HIGHEST_NUMBER)
         self._check_range("retries", self.retries, low=0, high=100)
+        self._check_range("seen_rate", self.seen_rate, low=1e-9, high=0.01)
         unknown = [tag for tag in self.follow if tag not in (*FOLLOW_TAGS, "link")]
         if unknown:
             choices = ", ".join((*FOLLOW_TAGS, "link"))

@@ -77,7 +77,7 @@ async def test_growing_layers_skip_nothing_and_admit_nothing_twice(
         admitted += answer.admitted
         known.update(batch)
         assert answer.discovered == admitted
-        assert admitted == len(known)  # mode bloom: 20 bits a URL and filter; two filters
+        assert admitted == len(known)  # mode bloom: one in a million may be skipped
     assert await shard.offer(*known) == Offered(0, len(known))
     stats = await shard.stats()
     assert stats.layers == 2
@@ -113,10 +113,30 @@ async def test_a_false_hit_of_the_filter_loses_nothing_in_exact_mode(make_shard:
     """A filter whose every bit is set says "seen" to everything; the fingerprints decide."""
     shard = await make_shard().create()
     await shard.offer(page(0))
-    name = shard.keys.filter_piece(0, 0, 0)
-    await shard.client.commands([("SET", name, b"\xff" * 32 * 400)])
+    await shard.client.commands([("HSET", shard.keys.meta, "layers", 2)])
+    name = shard.keys.filter_piece(0, 0)
+    await shard.client.commands([("SET", name, b"\xff" * capacity(0))])
     assert await shard.offer(*pages(300)) == Offered(299, 300)
     assert await shard.offer(*pages(300)) == Offered(0, 300)
+
+
+async def test_without_confirmation_a_false_hit_is_what_loses_a_url(make_shard: MakeShard) -> None:
+    """So the filter is asked, and the fingerprints of mode exact are what saves it there."""
+    shard = await make_shard(seen="bloom").create()
+    await shard.client.commands([("SET", shard.keys.filter_piece(0, 0), b"\xff" * 40_000)])
+    assert await shard.offer(*pages(300)) == Offered(0, 0)
+
+
+async def test_an_older_layer_is_asked_only_where_its_filter_says_seen(
+    make_shard: MakeShard,
+) -> None:
+    """Taking the bits of its filter away makes what is known there new again."""
+    shard = await make_shard().create()
+    await shard.offer(*pages(50))
+    await shard.client.commands([("HSET", shard.keys.meta, "layers", 2)])
+    assert (await shard.offer(*pages(50))).admitted == 0
+    await shard.client.commands([("DEL", shard.keys.filter_piece(0, 0))])
+    assert (await shard.offer(*pages(50))).admitted == 50
 
 
 async def test_fingerprints_stay_packed_at_full_load(make_shard: MakeShard) -> None:

@@ -37,9 +37,9 @@ def test_every_key_in_redis_is_documented() -> None:
     keys = TaskKeys("c", Task(JobId("j"), 0))
     names = {getattr(keys, name) for name in TaskKeys.__slots__ if not name.startswith("_")}
     names.add(keys.queue(HostKey("*")))
-    ((spots, bucket),) = SeenLayout(keys, mode="exact").places(fingerprint("http://a/"), 1)
-    names |= {re.sub(r"\d+(?=:|$)", "*", key.partition("}")[2]) for key in (spots[0][0], bucket)
-              if key is not None}  # fmt: skip
+    layout = SeenLayout(keys, mode="exact", rate=1e-6)
+    seen = [*layout.pieces(0), *layout.buckets(fingerprint("http://a/", "exact"), 1)]
+    names |= {re.sub(r"\d+(?=:|$)", "*", key.partition("}")[2]) for key in seen}
     made = {name.removeprefix("crawlctl:c:{j:0}:").removeprefix(":") for name in names}
     keys_part, _ = _REDIS.split("### Fields of `meta`")
     assert made == _named(keys_part)

@@ -83,7 +83,7 @@ def test_no_key_is_made_inside_a_script(name: str) -> None:
     strings = re.findall(r"'([^'\n]*)'", code)
     assert [text for text in strings if "{" in text or ":q:" in text] == []
     # The first argument of each command is a key: an element of KEYS, or a name bound to one.
-    first = re.findall(r"redis\.call\('[A-Z]+', (?:'(?:GROUPS|CREATE)', )?([^,)]+)", code)
+    first = re.findall(r"\bcall\('[A-Z]+', (?:'(?:GROUPS|CREATE)', )?([^,)]+)", code)
     bound = {
         "meta", "ready", "pace", "slots", "slot", "busy", "in_flight", "queue",
     }  # fmt: skip
@@ -94,8 +94,8 @@ def test_no_key_is_made_inside_a_script(name: str) -> None:
 def test_a_script_unpacks_in_bounded_pieces_only(name: str) -> None:
     for line in _code(name).splitlines():
         for arguments in re.findall(r"[^.]unpack\(([^()]*(?:\([^()]*\))?[^()]*)\)", line):
-            # Eight words of a block, or a slice of at most a thousand.
-            assert arguments == "words" or "math.min(i + 999" in arguments, line
+            # The words of a block (at most sixteen), or a slice of at most a thousand.
+            assert arguments == "blocks[base]" or "math.min(i + 999" in arguments, line
 
 
 @pytest.mark.parametrize("name", scripts.NAMES)
