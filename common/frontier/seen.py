@@ -6,10 +6,10 @@ holds :func:`capacity` URLs. A filter is cut into chunks of 1 KB, each read once
 many URLs of a batch lie there; a URL chooses a chunk, blocks within it, words within each block,
 and sets three bits in each word. What that costs is one read a URL, not one a bit.
 
-Mode ``exact``: one word a URL at 6 bits a URL. Such a small filter does, since a false hit costs one
-look at the fingerprints and never a URL. Mode ``bloom``: two blocks of 64 bytes with three words
-each, at as many bits a URL as the stated rate needs. The rates of all layers add up; each of the
-first eight may use an eighth of it, later ones ever less, so that the sum stays below.
+Mode ``exact``: one word a URL at 6 bits a URL. Such a small filter does, since a false hit costs
+one look at the fingerprints and never a URL. Mode ``bloom``: two blocks of 64 bytes with three
+words each, at as many bits a URL as the stated rate needs. The rates of all layers add up; each of
+the first eight may use an eighth of it, later ones ever less, so that the sum stays below.
 
 Strings hold at most 8 MB, because allocating a larger one would block the server. Just after a
 layer was begun its filter is larger than what is in it: up to four times what all URLs need.
@@ -81,7 +81,7 @@ def rate_of_layer(rate: float, layer: int) -> float:
     """Return what layer ``layer`` may use of the stated rate; the shares add up to less than it."""
     if layer < FULL_SHARES - 1:
         return rate / FULL_SHARES
-    return rate / FULL_SHARES * 0.5 ** float(layer - FULL_SHARES + 2)
+    return math.ldexp(rate / FULL_SHARES, FULL_SHARES - 2 - layer)
 
 
 @lru_cache(maxsize=256)
