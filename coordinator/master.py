@@ -21,7 +21,13 @@ import structlog
 
 from common.coord import Coord, EtcdOptions, Mirror, Session, connect
 from common.frontier import FrontierClient, RedisOptions
-from common.model.errors import CoordUnavailable, LeaseLost, NotMaster, UnknownOutcome
+from common.model.errors import (
+    CoordUnavailable,
+    CrawlerError,
+    LeaseLost,
+    NotMaster,
+    UnknownOutcome,
+)
 from common.model.ids import NodeId, Term
 from common.runtime.settings import Settings
 from coordinator.metrics import Metrics
@@ -237,12 +243,25 @@ async def _first_of(*work: Coroutine[Any, Any, Any]) -> None:
 
 
 async def _stopped(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    """Cancel until every task has ended: libraries are known to swallow a cancellation."""
-    running = {task for task in tasks if not task.done()}
-    while running:
+    """Cancel until every task has ended: libraries are known to swallow a cancellation.
+
+    They have ended also when this is cancelled meanwhile: nothing may act behind a caller's back.
+    And what they ended with has been seen: a lost session ends several of them at once.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while running := {task for task in tasks if not task.done()}:
         for task in running:
             task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        try:
+            await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, CrawlerError):
+            log.error("master.broken", exc_info=error)
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _briefly(farewell: Coroutine[Any, Any, None]) -> None:
