@@ -249,13 +249,16 @@ async def _stopped(tasks: Sequence[asyncio.Task[Any]]) -> None:
     And what they ended with has been seen: a lost session ends several of them at once.
     """
     cancelled: asyncio.CancelledError | None = None
+    is_due = True
     while running := {task for task in tasks if not task.done()}:
-        for task in running:
-            task.cancel()
+        if is_due:
+            for task in running:
+                task.cancel()
         try:
             await asyncio.wait(running, timeout=_CANCEL_AGAIN_S)
-        except asyncio.CancelledError as error:
-            cancelled = error
+            is_due = True
+        except asyncio.CancelledError as again:
+            cancelled, is_due = again, False
     for task in tasks:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, CrawlerError):

@@ -38,18 +38,18 @@ async def test_a_session_that_ends_several_tasks_at_once_leaves_no_unseen_error(
 
 async def test_a_second_cancellation_does_not_leave_anything_running() -> None:
     """Stopping what a master does was itself cut short: then it acted on while it was demoted."""
-    ended = asyncio.Event()
+    ending, ended = asyncio.Event(), asyncio.Event()
 
     async def slow_to_end() -> None:
         try:
             await asyncio.sleep(60)
         finally:
+            ending.set()
             await asyncio.sleep(0.01)
             ended.set()
 
     running = asyncio.create_task(_first_of(slow_to_end(), asyncio.sleep(0)))
-    for _ in range(4):  # the second task has ended, the first one is being stopped
-        await asyncio.sleep(0)
+    await ending.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
