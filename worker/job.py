@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from common.frontier.client import FrontierClient
 from common.frontier.offers import Offers
+from common.frontier.pace import Permits
 from common.frontier.scope import ScopeSet
-from common.model.ids import JobId, NodeId
+from common.model.ids import JobId, NodeId, Token
 from common.model.job import JobSpec
 from common.web.retry import RetryPolicy
 from worker.capacity import Share
@@ -40,8 +41,24 @@ class JobContext:
         node: NodeId,
         connections: int,
         places: Share,
+        token: Token,
+        dead_below: int = 0,
         archive: Archive | None = None,
     ) -> None:
+        """Prepare.
+
+        Args:
+            client: the data server.
+            cluster: the name of everything.
+            job: which.
+            spec: its options.
+            node: this process.
+            connections: requests at one time.
+            places: this job's share of the process.
+            token: of a task of the job owned here, which names this process among its permits.
+            dead_below: tokens below it belong to processes known to be dead.
+            archive: where responses are kept.
+        """
         self.id = job
         self.spec = spec
         self.node = node
@@ -50,7 +67,14 @@ class JobContext:
         self.archive = archive
         """Where responses are kept, for a job that asks for it."""
         self.fetcher = Fetcher(spec, connections=connections, recorder=_recorder(archive, spec))
-        self.pacer = Pacer(from_end=spec.per_host == 1)
+        permits = Permits(
+            client,
+            cluster=cluster,
+            token=token,
+            dead_below=dead_below,
+            lasts_ms=int(spec.timeout * 1000),
+        )
+        self.pacer = Pacer(permits, per_host=spec.per_host)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer)
         self.parser = PageParser(frozenset(spec.follow))
         self.retry = RetryPolicy(spec.retries)
@@ -70,9 +94,10 @@ class JobContext:
             event.set()
 
     async def close(self) -> None:
-        """Close connections to sites, and finish the archive."""
+        """Close connections to sites, give back permits, and finish the archive."""
         self.parser.close()
         await self.fetcher.close()
+        await self.pacer.close()
         if self.archive is not None:
             await self.archive.close()
 

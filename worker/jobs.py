@@ -18,7 +18,7 @@ import structlog
 from common.coord import Coord
 from common.frontier import FrontierClient
 from common.model.errors import CrawlerError, UsageError
-from common.model.ids import JobId, NodeId
+from common.model.ids import JobId, NodeId, Token
 from common.model.job import JobSpec, JobState
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity, weight
@@ -52,6 +52,7 @@ class Jobs:
         cluster: str,
         node: NodeId,
         capacity: Capacity,
+        dead_below: int,
         warc_dir: Path | None,
         on_refusal: Callable[[], None],
     ) -> None:
@@ -60,6 +61,7 @@ class Jobs:
         self._cluster = cluster
         self._node = node
         self._capacity = capacity
+        self._dead_below = dead_below
         self._warc_dir = warc_dir
         self._on_refusal = on_refusal
         self._specs: dict[JobId, JobSpec] = {}
@@ -106,8 +108,13 @@ class Jobs:
                 )
                 self._refuse(job, reason, for_s=math.inf)
 
-    async def context(self, job: JobId) -> JobContext | None:
-        """Return what tasks of the job share; None where they cannot be worked on now."""
+    async def context(self, job: JobId, token: Token) -> JobContext | None:
+        """Return what tasks of the job share; None where they cannot be worked on now.
+
+        Args:
+            job: which.
+            token: of one of its tasks, owned now.
+        """
         known = self._contexts.get(job)
         if known is not None:
             return None if known.has_failed else known
@@ -128,6 +135,8 @@ class Jobs:
                 node=self._node,
                 connections=self._capacity.places,
                 places=self._capacity.share(weight=weight(spec.priority)),
+                token=token,
+                dead_below=self._dead_below,
                 archive=archive,
             )
         except UsageError as error:

@@ -74,6 +74,7 @@ class WorkerNode:
             cluster=cluster,
             node=node_id,
             capacity=capacity,
+            dead_below=dead_below,
             warc_dir=warc_dir,
             on_refusal=self._news.set,
         )

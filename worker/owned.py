@@ -97,7 +97,7 @@ class OwnedTasks:
         for task, answer in answers.items():
             if not isinstance(answer, Acquired):
                 continue
-            context = await self._jobs.context(task.job)
+            context = await self._jobs.context(task.job, answer.token)
             if context is None:
                 await self._coord.locks.release(Locks.task_name(task), answer.token)
                 self._not_before[task] = time.monotonic() + RETRY_TASK_S

@@ -28,6 +28,7 @@ from common.web.html import is_html
 from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
+from worker.pacer import Visit
 
 MAX_OWNERS: Final = 5
 """A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
@@ -110,15 +111,17 @@ class PageWorker:
             return self._end(page, Outcome.DENIED, rule=verdict.rule, ended_at=asked)
         if asked is not None and known.delay_s > 0:
             return self._release(page, asked)
-        if not await self._take_turn(page, known.delay_s):
-            return self._release(page, asked)
-        fetched = await self._context.fetcher.fetch(
-            item.url,
-            wait_before_hop=self._hop_pace(page, known.delay_s),
-            is_bounce=lambda target: url.canonicalize(target) == item.url,
-            trusted=trusted,
-        )
-        self._context.pacer.ended(item.host, known.delay_s)
+        with self._context.pacer.visit(item.host, known.delay_s) as visit:
+            turn = self._turn(page, visit)
+            if not await turn(0.0):
+                return self._release(page, asked, wait_s=visit.wait_s)
+            fetched = await self._context.fetcher.fetch(
+                item.url,
+                wait_before_hop=turn,
+                is_bounce=lambda target: url.canonicalize(target) == item.url,
+                trusted=trusted,
+            )
+            visit.ended(pause_s=_retry_after_s(fetched))
         if not fetched.abandoned:
             return await self._judge(page, fetched)
         if not self._may_send():
@@ -133,20 +136,16 @@ class PageWorker:
         message = f"{type(error).__name__} while working on the page; see the worker's log"
         return self._failed(page, _error(ErrorCode.INTERNAL_ERROR, message), None, ended_at=None)
 
-    async def _take_turn(self, page: _Page, delay_s: float) -> bool:
-        host = page.item.host
-        if not await self._context.pacer.start(host, delay_s, before=page.send_before):
-            return False
-        return self._may_send() and time.monotonic() <= page.send_before
-
-    def _hop_pace(self, page: _Page, delay_s: float) -> Callable[[float], Awaitable[bool]]:
+    def _turn(self, page: _Page, visit: Visit) -> Callable[[float], Awaitable[bool]]:
         async def wait(_ended_at: float) -> bool:
             # The slot was taken for one request of the full timeout after send_before; a hop must
             # start early enough to end within it.
-            pacer, host = self._context.pacer, page.item.host
-            pacer.ended(host, delay_s)
-            turn = await pacer.start(host, delay_s, before=page.send_before)
-            return turn and self._may_send()
+            if not await visit.next(before=page.send_before):
+                return False
+            if not self._may_send() or time.monotonic() > page.send_before:
+                visit.unused()
+                return False
+            return True
 
         return wait
 
@@ -244,10 +243,13 @@ class PageWorker:
             [],
         )
 
-    def _release(self, page: _Page, ended_at: float | None) -> Settlement:
+    def _release(self, page: _Page, ended_at: float | None, *, wait_s: float = 0.0) -> Settlement:
+        """Give the URL back without blame; its host is not asked for before ``wait_s``."""
         claim, host = page.claim.number, page.item.host
-        delay_ms = self._delay_ms(host)
-        return Settlement(claim, ended_at, lambda ago: Release(claim, host, ago, delay_ms), [])
+        delay_ms, wait_ms = self._delay_ms(host), int(wait_s * 1000)
+        return Settlement(
+            claim, ended_at, lambda ago: Release(claim, host, ago, delay_ms, wait_ms), []
+        )
 
     def _end(
         self,

@@ -20,7 +20,7 @@ from common.web import url
 from common.web.retry import ErrorCode
 from common.web.robots import MAX_BYTES, RobotsPolicy, RobotsRules, policy_for_status
 from worker.fetch import Fetched, Fetcher
-from worker.pacer import Pacer
+from worker.pacer import Pacer, Visit
 
 KEEP_S = 24 * 3600.0
 """RFC 9309, 2.4: not longer than a day."""
@@ -122,7 +122,6 @@ class RobotsCache:
                 self._entries.pop(next(iter(self._entries)))
             self._entries[host] = entry
             delay_s = self._delay_of(host, entry.rules)
-            self._pacer.ended(host, delay_s)
             return Robots(entry.rules, entry.error, delay_s, time.monotonic())
         finally:
             del self._asking[host]
@@ -134,19 +133,19 @@ class RobotsCache:
         target, origin = host + "/robots.txt", host
         for _ in range(MAX_HOPS + 1):
             at = url.host_key(target)
-            turn = await self._pacer.start(at, self._own_delay(at), before=self._latest_turn(at))
-            if not turn or not is_allowed():
-                return None
-            fetched = await self._fetcher.fetch(
-                target,
-                wait_before_hop=self._paced(at),
-                is_bounce=lambda hop, target=target: url.canonicalize(hop) == target,  # type: ignore[misc]
-                trusted=trusted and at == origin,
-                any_type=True,
-                max_body=MAX_BYTES,
-                cut=True,
-            )
-            self._pacer.ended(at, self._own_delay(at))
+            with self._pacer.visit(at, self.delay_s(at)) as visit:
+                turn = self._turn(visit, at, is_allowed)
+                if not await turn(0.0):
+                    return None
+                fetched = await self._fetcher.fetch(
+                    target,
+                    wait_before_hop=turn,
+                    is_bounce=lambda hop, target=target: url.canonicalize(hop) == target,  # type: ignore[misc]
+                    trusted=trusted and at == origin,
+                    any_type=True,
+                    max_body=MAX_BYTES,
+                    cut=True,
+                )
             if fetched.abandoned:
                 return None
             entry = self._judge(host, fetched)
@@ -180,17 +179,20 @@ class RobotsCache:
                 error = ErrorInfo(code=ErrorCode.ROBOTS_UNAVAILABLE, message=message)
                 return _Entry(None, error, time.monotonic() + ASK_AGAIN_S)
 
-    def _paced(self, host: HostKey) -> Callable[[float], Awaitable[bool]]:
+    def _turn(
+        self, visit: Visit, host: HostKey, is_allowed: Callable[[], bool]
+    ) -> Callable[[float], Awaitable[bool]]:
         async def wait(_ended_at: float) -> bool:
-            delay_s = self._own_delay(host)
-            self._pacer.ended(host, delay_s)
-            return await self._pacer.start(host, delay_s, before=self._latest_turn(host))
+            # However long the delay, a turn comes.
+            latest = time.monotonic() + self._spec.timeout + 2 * self.delay_s(host)
+            if not await visit.next(before=latest):
+                return False
+            if not is_allowed():
+                visit.unused()
+                return False
+            return True
 
         return wait
-
-    def _latest_turn(self, host: HostKey) -> float:
-        """Return until when robots.txt waits for its turn: however long the delay, one comes."""
-        return time.monotonic() + self._spec.timeout + 2 * self._own_delay(host)
 
     def _keep(self, rules: RobotsRules) -> _Entry:
         return _Entry(rules, None, time.monotonic() + KEEP_S)

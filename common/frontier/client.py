@@ -37,7 +37,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.frontier import scripts
-from common.frontier.scripts import RUN, Call
+from common.frontier.scripts import BORN, RUN, Call
 from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 
 CALL_TIMEOUT_S = 10.0
@@ -73,6 +73,7 @@ class ServerInfo(NamedTuple):
     """0 = no limit."""
     clock_s: float
     """The server's TIME, seconds since the Unix epoch."""
+    uptime_s: int = 0
 
     @property
     def is_durable(self) -> bool:
@@ -83,12 +84,20 @@ class ServerInfo(NamedTuple):
 class _Link:
     """One connection and the server run behind it."""
 
-    __slots__ = ("connection", "run_id", "strict")
+    __slots__ = ("born_ms", "connection", "run_id", "strict")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.run_id = ""
+        self.born_ms = 0
+        """When the server began, by its own clock; 0 where a restart of it loses nothing."""
         self.strict = False
+
+    def filled(self, arg: str | bytes | int) -> str | bytes | int:
+        """Return an argument of a call, placeholders replaced."""
+        if arg is RUN:
+            return self.run_id
+        return self.born_ms if arg is BORN else arg
 
 
 class FrontierClient:
@@ -182,7 +191,7 @@ class FrontierClient:
                     loaded[one.script].sha,
                     len(one.keys),
                     *one.keys,
-                    *(link.run_id if arg is RUN else arg for arg in one.args),
+                    *map(link.filled, one.args),
                 )
                 for one in calls
             ]
@@ -240,6 +249,7 @@ class FrontierClient:
             used_bytes=int(facts.get("used_memory", 0)),
             limit_bytes=int(facts.get("maxmemory", 0)),
             clock_s=int(clock[0]) + int(clock[1]) / 1e6,
+            uptime_s=int(facts.get("uptime_in_seconds", 0)),
         )
 
     def _check(self, reply: object, what: str) -> None:
@@ -323,6 +333,7 @@ class FrontierClient:
                 await connection.connect()  # type: ignore[no-untyped-call]
             info = await self._info(link)
             link.run_id = info.run_id
+            link.born_ms = 0 if info.is_durable else int((info.clock_s - info.uptime_s) * 1000)
             link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
             loaded = scripts.load(strict=link.strict)
             for reply in await self._exchange(

@@ -14,6 +14,14 @@ def keys_of_job(cluster: str, job: JobId) -> str:
     return f"crawlctl:{cluster}:{{{job}:*"
 
 
+def pace_key(cluster: str, host: HostKey) -> str:
+    """Return the key of a host's pace, over all jobs of a cluster (hash, expires by itself).
+
+    The tag stands first, so that no job's pattern matches it, whatever the job is called.
+    """
+    return f"crawlctl:{{pace:{cluster}:{host}}}"
+
+
 class TaskKeys:
     """The keys of one shard of one job."""
 

@@ -63,6 +63,8 @@ class Release(NamedTuple):
     host: HostKey
     ended_ago_ms: int
     delay_ms: int
+    wait_ms: int = 0
+    """Before which no URL of the host is to be claimed: others use the host."""
 
 
 class Settled(NamedTuple):
@@ -285,6 +287,7 @@ class TaskFrontier:
         args: list[str | bytes | int] = [*self._owner()]
         for one in releases:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args.append(one.wait_ms)
         return Call("release", [*self._names(), *queues.names], args)
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 NAMES = (
     "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant",
-    "host_set", "offer", "promote", "release", "requeue", "retry", "seal", "stats", "trim",
-    "unstage",
+    "host_set", "offer", "permit", "promote", "release", "requeue", "retry", "seal",
+    "stats", "trim", "unstage",
 )  # fmt: skip
 
 LAYOUT_VERSION = "2"
@@ -69,3 +69,5 @@ class Call(NamedTuple):
 
 RUN = "\0run"
 """Stands in ``Call.args`` for the run id of the server that the call is sent to."""
+BORN = "\0born"
+"""Stands for when that server began (Unix ms), or for 0 where a restart of it loses nothing."""

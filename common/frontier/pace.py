@@ -1,0 +1,112 @@
+"""Permits: who may send how much to a host, over all jobs and workers of a cluster.
+
+One hash a host holds what each *holder* (one job in one worker process) has on the wire, which
+permits it has, and which limits it asks for; the strictest of the active ones hold for all. A
+holder says what it has, and is told what it may have: see ``lua/permit.lua``. Permits end by
+themselves, and so does the hash, so nothing is left behind by whoever ends without a word.
+
+Not promised: spacing across a jump of the Redis server's clock forward, or across a failover that
+loses what was acknowledged, beyond one delay of rest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from common.frontier.client import FrontierClient
+from common.frontier.keys import pace_key
+from common.frontier.replies import refusal_of
+from common.frontier.scripts import BORN, RUN, Call
+from common.model.ids import HostKey, Token
+
+VALID_MS: Final = 1000
+"""For so long a permit may be used; a request that is sent later was never allowed."""
+LEAVES: Final = -1
+"""In place of a delay: the holder wants nothing any more."""
+
+
+class Ask(NamedTuple):
+    """What a holder says of one host, and what it wants."""
+
+    host: HostKey
+    serial: int
+    """Above that of every earlier call of this holder for the host."""
+    on_wire: int
+    started_ago_ms: int
+    """Since a request last started; -1 = none since the last call."""
+    ended_ago_ms: int
+    """Since a response last ended; -1 = none since the last call."""
+    pause_ms: int
+    """From then on, for which the host asked to be left alone."""
+    want: int
+    patience_ms: int
+    """How long the first permit may have to wait for its time."""
+    delay_ms: int
+    """:data:`LEAVES` to be forgotten."""
+    per_host: int
+
+
+class Permit(NamedTuple):
+    """What a holder may do."""
+
+    granted: int
+    """Permits beside the requests on the wire; 0 = ask again later."""
+    start_in_ms: int
+    """Before that no permit may be used."""
+    delay_ms: int
+    """In force, the strictest; 0 = a permit may be used for one request after the other."""
+    wait_ms: int
+    """Where nothing was granted: before that there is nothing to ask for."""
+    others: int
+    """Other holders that have or want something of this host."""
+
+
+class Permits:
+    """The permits of one holder."""
+
+    def __init__(
+        self,
+        client: FrontierClient,
+        *,
+        cluster: str,
+        token: Token,
+        dead_below: int = 0,
+        lasts_ms: int,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            client: the data server.
+            cluster: hosts are paced within it.
+            token: a fencing token of this process: what says that it is dead one day.
+            dead_below: holders of lower tokens are known dead, and so are their requests.
+            lasts_ms: the longest a request may last.
+        """
+        self._client = client
+        self._cluster = cluster
+        self._dead_below = dead_below
+        self._lasts_ms = lasts_ms
+        self._holder = f"{token}:{secrets.token_hex(6)}"
+
+    async def ask(self, asks: Sequence[Ask]) -> list[Permit | None]:
+        """Tell and ask for several hosts in one round trip.
+
+        Returns:
+            An answer to each; None where a later call was seen.
+
+        Raises:
+            FrontierUnavailable: no answer. Permits that were granted meanwhile are not to be used;
+                the next call says so.
+        """
+        replies = await self._client.call([self._call(one) for one in asks])
+        return [None if refusal_of(reply, "permit") else Permit(*reply[1:]) for reply in replies]
+
+    def _call(self, ask: Ask) -> Call:
+        args: list[str | bytes | int] = [
+            RUN, BORN, self._holder, ask.serial, self._dead_below, ask.on_wire,
+            ask.started_ago_ms, ask.ended_ago_ms, ask.pause_ms, ask.want, ask.patience_ms,
+            ask.delay_ms, ask.per_host, self._lasts_ms, VALID_MS,
+        ]  # fmt: skip
+        return Call("permit", [pace_key(self._cluster, ask.host)], args)
