@@ -63,16 +63,9 @@ async def run(
         RefusedError: a live node has this id.
     """
     async with AsyncExitStack() as stack:
-        coord = await connect(_etcd_options(settings), cluster=settings.cluster)
+        coord = await connect(EtcdOptions.of(settings), cluster=settings.cluster)
         stack.push_async_callback(coord.close)
-        client = FrontierClient(
-            RedisOptions(
-                urls=settings.redis_urls,
-                cacert=settings.redis_cacert,
-                cert=settings.redis_cert,
-                key=settings.redis_key,
-            )
-        )
+        client = FrontierClient(RedisOptions.of(settings))
         stack.push_async_callback(client.close)
         await client.open()
         candidate = Candidate(
@@ -81,18 +74,6 @@ async def run(
         if http is not None:
             await stack.enter_async_context(candidate.served_at(http))
         await candidate.run(stop)
-
-
-def _etcd_options(settings: Settings) -> EtcdOptions:
-    login = settings.etcd_login
-    return EtcdOptions(
-        endpoints=settings.etcd_endpoints,
-        cacert=settings.etcd_cacert,
-        cert=settings.etcd_cert,
-        key=settings.etcd_key,
-        user=login[0] if login else None,
-        password=login[1] if login else None,
-    )
 
 
 class Candidate:

@@ -58,30 +58,14 @@ async def open_coord(settings: Settings) -> Coord:
     """
     from common.coord import EtcdOptions, connect
 
-    login = settings.etcd_login
-    options = EtcdOptions(
-        endpoints=settings.etcd_endpoints,
-        cacert=settings.etcd_cacert,
-        cert=settings.etcd_cert,
-        key=settings.etcd_key,
-        user=login[0] if login else None,
-        password=login[1] if login else None,
-    )
-    return await connect(options, cluster=settings.cluster)
+    return await connect(EtcdOptions.of(settings), cluster=settings.cluster)
 
 
 def new_client(settings: Settings) -> FrontierClient:
     """Return a client of Redis that is not yet connected."""
     from common.frontier import FrontierClient, RedisOptions
 
-    return FrontierClient(
-        RedisOptions(
-            urls=settings.redis_urls,
-            cacert=settings.redis_cacert,
-            cert=settings.redis_cert,
-            key=settings.redis_key,
-        )
-    )
+    return FrontierClient(RedisOptions.of(settings))
 
 
 @asynccontextmanager

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crawlctl import show
+
+if TYPE_CHECKING:
+    from common.coord import Coord
+    from common.runtime.settings import Settings
 
 _POLL_S: Final = 1.0
 _MOVING: Final = ("age_seconds", "ttl_seconds", "load", "weight")
@@ -15,6 +19,34 @@ _MOVING: Final = ("age_seconds", "ttl_seconds", "load", "weight")
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 Listing = list[dict[str, Any]]
+
+
+async def listed(
+    settings: Settings,
+    load: Callable[[Coord], Awaitable[Listing]],
+    display: Callable[[Listing], None],
+    *,
+    is_watched: bool,
+    as_json: bool,
+) -> None:
+    """Show a listing out of etcd, once or until interrupted.
+
+    Args:
+        settings: where etcd is.
+        load: reads it.
+        display: writes it for people.
+        is_watched: go on, as :func:`watch` does.
+        as_json: write JSON instead.
+    """
+    from crawlctl.connect import coordination
+
+    async with coordination(settings) as coord:
+        if is_watched:
+            await watch(lambda: load(coord), display, as_json=as_json)
+        elif as_json:
+            show.print_json(await load(coord))
+        else:
+            display(await load(coord))
 
 
 async def watch(

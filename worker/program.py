@@ -140,27 +140,9 @@ def _allow_many_files() -> None:
 
 @asynccontextmanager
 async def _services(settings: Settings) -> AsyncIterator[tuple[Coord, FrontierClient]]:
-    login = settings.etcd_login or (None, None)
-    coord = await connect(
-        EtcdOptions(
-            endpoints=settings.etcd_endpoints,
-            cacert=settings.etcd_cacert,
-            cert=settings.etcd_cert,
-            key=settings.etcd_key,
-            user=login[0],
-            password=login[1],
-        ),
-        cluster=settings.cluster,
-    )
+    coord = await connect(EtcdOptions.of(settings), cluster=settings.cluster)
     try:
-        client = FrontierClient(
-            RedisOptions(
-                urls=settings.redis_urls,
-                cacert=settings.redis_cacert,
-                cert=settings.redis_cert,
-                key=settings.redis_key,
-            )
-        )
+        client = FrontierClient(RedisOptions.of(settings))
         try:
             await client.open()
             yield coord, client

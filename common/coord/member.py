@@ -11,13 +11,16 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
 from common.coord import failures
 from common.coord.wire import messages
 from common.model.errors import CoordUnavailable, SettingsError
+
+if TYPE_CHECKING:
+    from common.runtime.settings import Settings
 
 # gRPC tells of connection trouble on standard error by itself; we tell of it in our own errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -58,6 +61,19 @@ class EtcdOptions:
     key: str | None = None
     user: str | None = None
     password: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> EtcdOptions:
+        """Return what the settings of a process say of etcd."""
+        user, password = settings.etcd_login or (None, None)
+        return cls(
+            endpoints=settings.etcd_endpoints,
+            cacert=settings.etcd_cacert,
+            cert=settings.etcd_cert,
+            key=settings.etcd_key,
+            user=user,
+            password=password,
+        )
 
 
 class Member:

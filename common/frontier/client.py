@@ -14,7 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 from redis.asyncio import Connection, SSLConnection
@@ -40,6 +40,9 @@ from common.frontier import scripts
 from common.frontier.scripts import BORN, RUN, Call
 from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 
+if TYPE_CHECKING:
+    from common.runtime.settings import Settings
+
 CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 4
 OLDEST_VERSION = (6, 2)
@@ -56,6 +59,16 @@ class RedisOptions:
     cacert: str | None = None
     cert: str | None = None
     key: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> RedisOptions:
+        """Return what the settings of a process say of the data server."""
+        return cls(
+            urls=settings.redis_urls,
+            cacert=settings.redis_cacert,
+            cert=settings.redis_cert,
+            key=settings.redis_key,
+        )
 
 
 class ServerInfo(NamedTuple):

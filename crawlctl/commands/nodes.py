@@ -26,28 +26,13 @@ if TYPE_CHECKING:
 def nodes(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
     """List every node with its role, state and load."""
     if ctx.invoked_subcommand is None:
-        run(_nodes(settings_of(ctx), watch=watch, as_json=as_json))
+        from crawlctl.watching import listed
+
+        settings = settings_of(ctx)
+        run(listed(settings, listing, _display, is_watched=watch, as_json=as_json))
     elif watch or as_json:
         option = "--watch" if watch else "--json"
         raise UsageError(f"{option} belongs to the listing; give it after 'nodes' alone")
-
-
-async def _nodes(settings: Settings, *, watch: bool, as_json: bool) -> None:
-    from crawlctl import watching
-    from crawlctl.connect import coordination
-    from crawlctl.show import print_json
-
-    async with coordination(settings) as coord:
-
-        async def load() -> Listing:
-            return await listing(coord)
-
-        if watch:
-            await watching.watch(load, _display, as_json=as_json)
-        elif as_json:
-            print_json(await load())
-        else:
-            _display(await load())
 
 
 @nodes.command(cls=Command, examples=["crawlctl nodes drain worker-3"])
