@@ -1,9 +1,10 @@
 """The master: elected among equals, it observes, plans purely and acts in guarded writes.
 
-``facts`` are the values it decides from; ``placement``, ``completion``, ``budget`` and ``plan``
-decide and do no I/O; ``observe`` looks, ``act`` carries out single steps, ``master`` is the loop
-with its election. The master is never on the path of a URL: workers go on without one, and what it
-decides is refused where it is written once its term or the job's revision is older than another's.
+``facts`` are the values it decides from; ``assign`` with ``placement``, ``completion``, ``budget``
+and ``plan`` decide and do no I/O; ``observe`` looks, ``act`` carries out single steps, ``master``
+is the loop with its election. The master is never on the path of a URL: workers go on without one,
+and what it decides is refused where it is written once its term or the job's revision is older than
+another's.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from common.model.ids import JobId, NodeId, Revision, Task, Term
 from common.model.job import Job
+from common.model.node import NodeInfo
 
 WantedState = Literal["open", "paused", "spent", "cancelled", "closed"]
 """The shard states the master sets on purpose; ``sealed`` is only ever a step of finishing."""
@@ -64,13 +65,15 @@ class ShardFact(NamedTuple):
         return max(0, self.grant - self.used - self.in_flight)
 
 
-class NodeFact(NamedTuple):
-    """One live node."""
+class WorkerFact(NamedTuple):
+    """One live worker, as far as the assignment depends on it."""
 
     id: NodeId
-    role: str
-    state: str
     weight: float
+    takes_new: bool = True
+    """False: it keeps what it has."""
+    is_stalled: bool = False
+    """It cannot work on what it has."""
 
 
 class Pass(NamedTuple):
@@ -87,7 +90,9 @@ class PlacementInputs(NamedTuple):
 
     tasks: tuple[tuple[JobId, int], ...]
     """Jobs that hold tasks, and their numbers of shards."""
-    nodes: tuple[NodeFact, ...]
+    workers: tuple[WorkerFact, ...]
+    able: tuple[tuple[JobId, tuple[NodeId, ...]], ...] = ()
+    """For each job that not all workers can do: those that can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +137,7 @@ class Observation:
 
     term: Term | None
     """None on a standby, for which nothing is ever planned."""
-    nodes: tuple[NodeFact, ...] = ()
+    nodes: tuple[NodeInfo, ...] = ()
     vanished: tuple[NodeId, ...] = ()
     """Nodes whose key went away although they did not leave."""
     jobs: tuple[JobView, ...] = ()

@@ -168,6 +168,7 @@ class Candidate:
             await _stopped([roll_call])
         self._term = term
         self._metrics.term.set(term)
+        self._presence.note_election()
         log.info("master.elected", node=self._node_id, term=term)
         await Reign(
             self._coord,
@@ -190,9 +191,11 @@ class Candidate:
             log.warning("candidate.session_ended", node=self._node_id, reason=reason)
             return
         self._metrics.demotions.inc()
+        self._presence.note_demotion(term, reason)
         log.warning("master.demoted", node=self._node_id, term=term, reason=reason)
 
     async def _leave(self, session: Session, term: Term | None) -> None:
+        await _briefly(self._presence.drain(session))
         if term is not None:
             await _briefly(self._coord.election.resign(term))
             log.info("master.resigned", node=self._node_id, term=term)

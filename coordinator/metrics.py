@@ -29,4 +29,8 @@ class Metrics:
         self.locks = Gauge(
             "crawlctl_task_locks_held", "Task locks that are held.", registry=self.registry
         )
+        self.waiting = Gauge(
+            "crawlctl_jobs_without_worker", "Jobs that no worker takes tasks of.",
+            registry=self.registry,
+        )  # fmt: skip
         self.jobs = Gauge("crawlctl_jobs", "Jobs, by state.", ["state"], registry=self.registry)

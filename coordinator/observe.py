@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from common.coord import Coord, KeyValue, NodeInfo, StoredJob, stored_job
 from common.coord.codec import decoded
+from common.coord.lock import LockValue
 from common.frontier import FrontierClient, JobFrontier, ShardStats
 from common.model import counters
 from common.model.errors import CrawlerError, FrontierUnavailable, ScriptBug
@@ -25,7 +27,6 @@ from coordinator import completion
 from coordinator.facts import (
     JobView,
     Memory,
-    NodeFact,
     Observation,
     Pass,
     PlacementInputs,
@@ -148,6 +149,28 @@ class NodeRoll:
         self.vanished |= {node: info for node, (info, _) in missed.items() if node not in departed}
 
 
+class LockRoll:
+    """Who holds the tasks' locks, followed as they change."""
+
+    def __init__(self) -> None:
+        self.owners: dict[Task, NodeId] = {}
+        self._seen: dict[str, int] = {}
+
+    def take(self, keys: Mapping[str, KeyValue]) -> None:
+        """Take over the locks' keys as a mirror holds them; only what changed is decoded."""
+        for key in self._seen.keys() - keys.keys():
+            del self._seen[key]
+            if (task := _task_of(key)) is not None:
+                self.owners.pop(task, None)
+        for key, kv in keys.items():
+            if self._seen.get(key) == kv.mod_revision:
+                continue
+            self._seen[key] = kv.mod_revision
+            if (task := _task_of(key)) is not None:
+                with suppress(CrawlerError):  # written by somebody else; the lock is held anyhow
+                    self.owners[task] = NodeId(decoded(kv, LockValue).owner)
+
+
 class Observer:
     """What the master of one term sees."""
 
@@ -164,7 +187,7 @@ class Observer:
         self.assigned: dict[Task, NodeId] = {}
         self.placed: PlacementInputs | None = None
         self.is_assignment_known = False
-        self._owners: dict[Task, NodeId] = {}
+        self.lock_roll = LockRoll()
         self._skipped: set[str] = set()
 
     async def begin(self, jobs: Mapping[str, KeyValue]) -> None:
@@ -175,11 +198,6 @@ class Observer:
         """
         self.take_jobs(jobs)
         await self.refresh_assignment()
-        self._owners = {
-            task: NodeId(lock.owner)
-            for lock in await self._coord.locks.list()
-            if (task := task_of(lock.name)) is not None
-        }
 
     def take_jobs(self, keys: Mapping[str, KeyValue]) -> None:
         """Take over the jobs' keys as a mirror holds them; it may be behind our own writes."""
@@ -261,17 +279,14 @@ class Observer:
         """Return this cycle's observation."""
         return Observation(
             term=self._term,
-            nodes=tuple(
-                NodeFact(NodeId(info.id), info.role, info.state, info.weight)
-                for info in self.roll.live.values()
-            ),
+            nodes=tuple(self.roll.live.values()),
             vanished=tuple(sorted(self.roll.vanished)),
             jobs=tuple(
                 entry.view() for entry in self.entries.values() if not entry.memory.is_closed
             ),
             assigned=self.assigned,
             version=self.version,
-            owners=self._owners,
+            owners=self.lock_roll.owners,
             placed=self.placed,
         )
 
@@ -289,9 +304,8 @@ def leave_alone(entry: Entry) -> None:
     entry.due_at_s = time.monotonic() + _LEFT_ALONE_S
 
 
-def task_of(lock_name: str) -> Task | None:
-    """Return the task a lock is for, from its name or key; None for any other lock."""
-    head, _, shard = lock_name.rpartition("/")
-    head, _, job = head.rpartition("/")
-    is_task = head.endswith("tasks") and shard.isdigit()
-    return Task(JobId(job), int(shard)) if is_task else None
+def _task_of(key: str) -> Task | None:
+    """Return the task a lock is for, from its key; None where it is for none."""
+    head, _, shard = key.rpartition("/")
+    job = head.rpartition("/")[2]
+    return Task(JobId(job), int(shard)) if job and shard.isdecimal() else None

@@ -13,26 +13,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from common.model.ids import JobId, NodeId, Revision, Task
+from common.model.ids import JobId, NodeId, Revision
 from common.model.job import Job, JobState
 from coordinator import budget, completion
+from coordinator.assign import assign, placement_inputs
 from coordinator.facts import (
     JobView,
-    NodeFact,
     Observation,
     PlacementInputs,
     ShardFact,
     WantedState,
 )
-from coordinator.placement import place
 
-ELIGIBLE: Final = frozenset({"registered", "ready", "busy"})
-"""Node states that take tasks; a degraded worker keeps what it has, a draining one gets nothing."""
-
-_WEIGHT_STEPS = 8
-"""Weights count in eighths, so that their small movements do not make new assignments."""
 _NEAR_END_URLS = 200
 """With fewer URLs left a job is looked at often, so that it ends promptly."""
 _PAUSE_PER_SHARD_S = 0.0005
@@ -270,58 +263,6 @@ def pace(view: JobView, actions: Sequence[JobAction]) -> float | None:
 # ------------------------------------------------------------------------------------- assignment
 
 
-def placement_inputs(observation: Observation) -> PlacementInputs:
-    """Return what the assignment depends on.
-
-    Jobs hold tasks once started, while they run or are paused (so that resuming is instant), and
-    when cancelled until everything admitted is settled.
-    """
-    assigned = {task.job for task in observation.assigned}
-    tasks = [
-        (view.id, view.job.spec.shards)
-        for view in observation.jobs
-        if _holds_tasks(view, is_assigned=view.id in assigned)
-    ]
-    nodes = [
-        NodeFact(
-            id=node.id,
-            role="worker",
-            state="eligible" if node.state in ELIGIBLE else "degraded",
-            weight=max(1, round(node.weight * _WEIGHT_STEPS)) / _WEIGHT_STEPS,
-        )
-        for node in observation.nodes
-        if node.role == "worker" and (node.state in ELIGIBLE or node.state == "degraded")
-    ]
-    return PlacementInputs(tasks=tuple(sorted(tasks)), nodes=tuple(sorted(nodes)))
-
-
-def _holds_tasks(view: JobView, *, is_assigned: bool) -> bool:
-    if view.job.started_at is None or view.memory.is_closed:
-        return False
-    match view.job.state:
-        case JobState.RUNNING | JobState.PAUSED:
-            return True
-        case JobState.CANCELLED:
-            # Before the first look of a new term: what it had, so that nothing moves in vain.
-            left = view.memory.work_left
-            return is_assigned if left is None else left
-        case _:
-            return False
-
-
-def assign(inputs: PlacementInputs, current: Mapping[Task, NodeId]) -> dict[Task, NodeId]:
-    """Return the wished owner of every task that can have one.
-
-    What a degraded worker has stays with it and takes no part in the balance of the others.
-    """
-    tasks = [Task(job, shard) for job, shards in inputs.tasks for shard in range(shards)]
-    degraded = {node.id for node in inputs.nodes if node.state == "degraded"}
-    kept = {task: current[task] for task in tasks if current.get(task) in degraded}
-    free = [task for task in tasks if task not in kept]
-    workers = {node.id: node.weight for node in inputs.nodes if node.state == "eligible"}
-    return kept | place(free, workers, current)
-
-
 def _plan_assignment(observation: Observation) -> list[Action]:
     inputs = placement_inputs(observation)
     if inputs == observation.placed:
@@ -329,10 +270,10 @@ def _plan_assignment(observation: Observation) -> list[Action]:
     # The published wish counts more than the lock: a task that is being handed over stays decided.
     current = {**observation.owners, **observation.assigned}
     wishes: dict[NodeId, dict[JobId, list[int]]] = {
-        node.id: {} for node in observation.nodes if node.role == "worker"
+        NodeId(info.id): {} for info in observation.nodes if info.role == "worker"
     }
     shards: dict[tuple[NodeId, JobId], list[int]] = defaultdict(list)
-    for task, node in sorted(assign(inputs, current).items()):
+    for task, node in sorted(assign(inputs, current, owners=observation.owners).items()):
         shards[node, task.job].append(task.shard)
     for (node, job), numbers in shards.items():
         wishes[node][job] = numbers

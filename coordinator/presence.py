@@ -9,13 +9,14 @@ import socket
 import time
 
 import msgspec
-import psutil
 import structlog
 
 from common.coord import Coord, NodeInfo, Session
 from common.model.errors import CoordUnavailable, RefusedError, UnknownOutcome
-from common.model.ids import NodeId
+from common.model.ids import NodeId, Term
+from common.model.node import NodeState
 from common.runtime.clock import utc_now
+from common.runtime.vitals import Vitals
 
 log = structlog.get_logger()
 
@@ -27,15 +28,23 @@ class Presence:
 
     def __init__(self, coord: Coord, *, node_id: NodeId) -> None:
         self._coord = coord
-        self._process = psutil.Process()
+        self._vitals = Vitals()
         self._info = NodeInfo(
             id=node_id,
             role="master",
-            state="standby",
+            state=NodeState.STANDBY,
             pid=os.getpid(),
             host=socket.gethostname(),
             started_at=utc_now(),
         )
+
+    def note_demotion(self, term: Term, reason: str) -> None:
+        """Show from the next joining on that a term was lost, until the next one is won."""
+        self._change(reasons=(f"lost term {term} at {utc_now()}: {reason}",))
+
+    def note_election(self) -> None:
+        """Show a demotion no more."""
+        self._change(reasons=())
 
     async def join(self, session: Session) -> None:
         """Enter the list of nodes.
@@ -64,6 +73,11 @@ class Presence:
                 return
             await asyncio.sleep(session.ttl_s / 10)
 
+    async def drain(self, session: Session) -> None:
+        """Show that this node is about to leave."""
+        self._change(state=NodeState.DRAINING)
+        await self._coord.members.update(session, self._info)
+
     async def leave(self, session: Session) -> None:
         """Leave the list of nodes in good order."""
         await self._coord.members.leave(session, self._info)
@@ -74,22 +88,19 @@ class Presence:
         Raises:
             LeaseLost: the key or the session is gone.
         """
+        watching = asyncio.create_task(self._vitals.watch_loop())
         pause_s = session.ttl_s / _REFRESHES_PER_TTL
-        while True:
-            wait_s = pause_s * random.uniform(0.8, 1.2)  # noqa: S311  # spreads load, guards nothing
-            due_at_s = time.monotonic() + wait_s
-            await asyncio.sleep(wait_s)
-            self._info = msgspec.structs.replace(self._info, load=self._load(due_at_s))
-            try:
-                await self._coord.members.update(session, self._info)
-            except (CoordUnavailable, UnknownOutcome) as error:
-                # Figures only; whether we are still here is the session's business.
-                log.debug("presence.not_refreshed", error=str(error))
+        try:
+            while True:
+                await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311  # no secret
+                self._change(load=self._vitals.sample().figures())
+                try:
+                    await self._coord.members.update(session, self._info)
+                except (CoordUnavailable, UnknownOutcome) as error:
+                    # Figures only; whether we are still here is the session's business.
+                    log.debug("presence.not_refreshed", error=str(error))
+        finally:
+            watching.cancel()
 
-    def _load(self, due_at_s: float) -> dict[str, float]:
-        with self._process.oneshot():
-            return {
-                "cpu": round(self._process.cpu_percent() / 100, 3),
-                "memory_bytes": float(self._process.memory_info().rss),
-                "loop_lag_s": round(max(0.0, time.monotonic() - due_at_s), 4),
-            }
+    def _change(self, **fields: object) -> None:
+        self._info = msgspec.structs.replace(self._info, **fields)

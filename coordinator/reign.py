@@ -28,6 +28,8 @@ from common.model.errors import (
 from common.model.ids import JobId, Term
 from common.model.job import JobState
 from coordinator.act import Actor
+from coordinator.assign import without_worker
+from coordinator.facts import Observation
 from coordinator.metrics import Metrics
 from coordinator.observe import NodeRoll, Observer
 from coordinator.plan import JobAction, MarkDeparted, Publish, pace, plan
@@ -94,6 +96,7 @@ class Reign:
         self._locks = Mirror(coord.etcd, keys.lock(_TASK_LOCKS))
         self._changed = {self._jobs, self._nodes}
         self._redis = _Backoff()
+        self._waiting: dict[JobId, str] = {}
 
     async def run(self) -> None:
         """Work until cancelled.
@@ -109,6 +112,7 @@ class Reign:
                 await self._insist(mirror.start)
             # Know everything before the first decision.
             await self._insist(lambda: self._observer.begin(self._jobs.items))
+            self._observer.lock_roll.take(self._locks.items)
             said = ""
             while True:
                 report = await self.cycle()
@@ -142,6 +146,7 @@ class Reign:
         if self._nodes in self._changed:
             observer.roll.take(self._nodes.items)
         self._changed.clear()
+        observer.lock_roll.take(self._locks.items)
         await observer.roll.tell_vanished(self._coord)
         if not observer.is_assignment_known:
             await observer.refresh_assignment()
@@ -159,7 +164,9 @@ class Reign:
             self._redis.succeeded()
 
     async def _act(self) -> list[str]:
-        actions = plan(self._observer.observation())
+        observation = self._observer.observation()
+        self._tell_of_waiting(observation)
+        actions = plan(observation)
         of_job: dict[JobId, list[JobAction]] = defaultdict(list)
         for action in actions:
             if not isinstance(action, Publish | MarkDeparted):
@@ -171,6 +178,17 @@ class Reign:
                 entry.due_at_s = math.inf if pause_s is None else now + pause_s
                 entry.remember_pass()
         return await self._actor.perform(actions)
+
+    def _tell_of_waiting(self, observation: Observation) -> None:
+        """Say which jobs nobody takes tasks of, once each time that changes."""
+        waiting = without_worker(observation)
+        self._metrics.waiting.set(len(waiting))
+        for job, reason in waiting.items():
+            if self._waiting.get(job) != reason:
+                log.warning("job.without_worker", job=job, reason=reason)
+        for job in self._waiting.keys() - waiting.keys():
+            log.info("job.has_worker", job=job)
+        self._waiting = waiting
 
     async def _insist(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """Try until it works; the session's deadline is what ends it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import click
@@ -18,7 +17,7 @@ import msgspec
 from common.model.errors import UsageError
 from common.model.job import FOLLOW_TAGS, JobSpec
 from common.runtime import request_secrets
-from crawlctl.parameters import Number, Whole
+from crawlctl.parameters import SIZE_SYNTAX, Number, Whole, size_of
 
 HELP: Final[dict[str, str]] = {
     "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
@@ -70,7 +69,6 @@ _METAVARS: Final = {
     "proxy": "URL",
     "seen_rate": "RATE",
 }
-_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -196,10 +194,10 @@ def _split_tags(
 def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
     if value is None:
         return None
-    match = re.fullmatch(r"([0-9]{1,1000}(?:\.[0-9]+)?)\s*([kmg]?)b?", value.strip().lower())
-    if match is None:
-        raise UsageError(f"--max-body: {value!r} is not a size; write 500k, 16M or plain bytes")
-    return int(Decimal(match[1]) * _UNITS[match[2]])
+    size = size_of(value)
+    if size is None:
+        raise UsageError(f"--max-body: {value!r} is not a size; {SIZE_SYNTAX}")
+    return size
 
 
 def _check_pattern(option: str, text: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from decimal import Decimal
 from typing import Any, Final
 
 import click
@@ -11,6 +13,8 @@ from common.model.job import HIGHEST_NUMBER
 
 _HIGHEST: Final = 1e9
 """Some thirty years in seconds; what is called for ever is no number."""
+_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+SIZE_SYNTAX: Final = "write 500k, 16M or plain bytes"
 
 
 class Number(click.ParamType[float]):
@@ -59,6 +63,29 @@ class Place(click.ParamType[str]):
         if not value:
             self.fail("it is empty; give the name of a file or folder", param, ctx)
         return str(value)
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, as ``500k``, ``16M`` or ``2G``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes.
+
+        Raises:
+            click.BadParameter: it is no size, or none at all.
+        """
+        size = size_of(str(value))
+        if not size:
+            self.fail(f"{value!r} is not a size; {SIZE_SYNTAX}", param, ctx)
+        return size
+
+
+def size_of(text: str) -> int | None:
+    """Return the bytes a text means; None where it means none."""
+    match = re.fullmatch(r"([0-9]{1,1000}(?:\.[0-9]+)?)\s*([kmg]?)b?", text.strip().lower())
+    return None if match is None else int(Decimal(match[1]) * _UNITS[match[2]])
 
 
 class Whole(click.ParamType[int]):

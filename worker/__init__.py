@@ -4,6 +4,7 @@
 to own); ``owned`` holds the tasks it owns, ``task`` runs one of them; ``jobs`` says which jobs it
 can do, ``job`` holds what a process needs once per job;
 ``page`` takes one URL from claim to settlement; ``committer`` writes settlements, outlinks first;
+``health`` measures how the process fares (``condition``: fit or not, ``weight``: its share);
 ``warc`` keeps the responses of jobs that ask for it.
 """
 
@@ -27,6 +28,7 @@ async def run(
     http: str | None,
     stop: asyncio.Event,
     warc_dir: Path | None = None,
+    memory_limit_bytes: int | None = None,
 ) -> None:
     """Be a worker until ``stop`` is set, then drain; see :func:`worker.program.run`."""
     # Importing the package stays cheap: the command line uses its rules for addresses.
@@ -40,4 +42,5 @@ async def run(
         http=http,
         stop=stop,
         warc_dir=warc_dir,
+        memory_limit_bytes=memory_limit_bytes,
     )

@@ -6,7 +6,6 @@ That is never a reason to end the worker: the tasks of other jobs go on.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -27,8 +26,8 @@ from worker.job import JobContext
 if TYPE_CHECKING:
     from worker.warc import Archive
 
-RETRY_JOB_S: Final = 10.0
-"""How long a job is left alone that could not be worked on here."""
+RETRY_JOB_S: Final = (10.0, 300.0)
+"""How long a job is left alone that could not be worked on here, at first and at most."""
 
 log = structlog.get_logger()
 
@@ -54,7 +53,7 @@ class Jobs:
         capacity: Capacity,
         dead_below: int,
         warc_dir: Path | None,
-        on_refusal: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._coord = coord
         self._client = client
@@ -63,16 +62,23 @@ class Jobs:
         self._capacity = capacity
         self._dead_below = dead_below
         self._warc_dir = warc_dir
-        self._on_refusal = on_refusal
+        self._on_change = on_change
         self._specs: dict[JobId, JobSpec] = {}
         """Of the jobs wished for; they never change."""
         self._unable: dict[JobId, _Unable] = {}
+        self._pauses_s: dict[JobId, float] = {}
+        """How long each job was left alone last."""
         self._contexts: dict[JobId, JobContext] = {}
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why jobs are refused here, one sentence each."""
         return tuple(unable.reason for unable in self._unable.values())
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The jobs of which no tasks are taken for now."""
+        return tuple(sorted(self._unable))
 
     @property
     def slowest_request_s(self) -> float:
@@ -93,8 +99,9 @@ class Jobs:
         for job in [job for job in self._specs if job not in wished and job not in self._contexts]:
             del self._specs[job]
         for job, unable in list(self._unable.items()):
-            if job not in wished or unable.until <= now:
+            if unable.until <= now:
                 del self._unable[job]
+                self._on_change()
         for job in sorted(wished - self._specs.keys()):
             stored = await self._coord.jobs.get(job)
             if stored is not None:
@@ -102,11 +109,12 @@ class Jobs:
         for job in sorted(wished - self._unable.keys()):
             spec = self._specs.get(job)
             if spec is not None and spec.store == "warc" and self._warc_dir is None:
+                # The master knows what this worker lacks; this is for one that did not look.
                 reason = (
-                    f"job {job} stores responses (store warc), but this worker has no folder for "
-                    "them; start it with --warc-dir DIR"
+                    "it stores responses (store warc), but this worker has no folder for them; "
+                    "start it with --warc-dir DIR"
                 )
-                self._refuse(job, reason, for_s=math.inf)
+                self._refuse(job, reason)
 
     async def context(self, job: JobId, token: Token) -> JobContext | None:
         """Return what tasks of the job share; None where they cannot be worked on now.
@@ -124,7 +132,7 @@ class Jobs:
         try:
             archive = self._archive(job, spec)
         except CrawlerError as error:
-            self._refuse(job, str(error), for_s=RETRY_JOB_S)
+            self._refuse(job, str(error))
             return None
         try:
             context = JobContext(
@@ -152,20 +160,23 @@ class Jobs:
             context = self._contexts.pop(job)
             await context.close()
             if context.archive is not None and context.archive.failure is not None:
-                self._refuse(job, str(context.archive.failure), for_s=RETRY_JOB_S)
+                self._refuse(job, str(context.archive.failure))
 
-    def _refuse(self, job: JobId, reason: str, *, for_s: float) -> None:
-        """Take no tasks of a job for a while, and say why."""
+    def _refuse(self, job: JobId, reason: str) -> None:
+        """Take no tasks of a job for a while, longer each time, and say why."""
         log.error("job.refused", job=job, reason=reason)
-        self._unable[job] = _Unable(reason, time.monotonic() + for_s)
-        self._on_refusal()
+        first_s, longest_s = RETRY_JOB_S
+        pause_s = min(longest_s, 2 * self._pauses_s.get(job, first_s / 2))
+        self._pauses_s[job] = pause_s
+        self._unable[job] = _Unable(f"job {job}: {reason}", time.monotonic() + pause_s)
+        self._on_change()
 
     async def _fail(self, job: JobId, reason: str) -> None:
         """End a job that cannot be worked on as it was asked for (a secret that is not here, say).
 
         It must neither take this worker down, nor stand still without a word.
         """
-        self._refuse(job, reason, for_s=RETRY_JOB_S)
+        self._refuse(job, reason)
         stored = await self._coord.jobs.get(job)
         if stored is not None and not stored.job.state.is_final:
             failed = msgspec.structs.replace(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-
-import psutil
+from typing import NamedTuple
 
 from worker.page import Settlement
 
@@ -14,12 +13,26 @@ LATENCIES = 512
 """Fetches the 95th percentile is taken over."""
 
 
+class Work(NamedTuple):
+    """What the worker did and has before it."""
+
+    in_flight: int
+    """Pages being fetched or parsed."""
+    backlog: int
+    """Pages that wait to be committed."""
+    latency_p95_ms: int
+    pages_per_second: float
+    """Counts every finished URL."""
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures by their published names."""
+        return {name: float(value) for name, value in self._asdict().items()}
+
+
 class LoadMeter:
-    """Counts what the worker does and measures what it costs."""
+    """Counts what the worker does."""
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
-        self._process.cpu_percent()  # the first call only sets the mark
         self._elapsed_ms: deque[int] = deque(maxlen=LATENCIES)
         self.outcomes: Counter[str] = Counter()
         self._last = (time.monotonic(), 0)
@@ -31,23 +44,13 @@ class LoadMeter:
         if settlement.elapsed_ms:
             self._elapsed_ms.append(settlement.elapsed_ms)
 
-    def figures(self, *, in_flight: int, backlog: int) -> dict[str, float]:
-        """Return the figures since the last call.
-
-        ``cpu`` is the share of one core, ``memory_mb`` the resident set, ``pages_per_second``
-        counts every finished URL.
-        """
+    def sample(self, *, in_flight: int, backlog: int) -> Work:
+        """Return the figures since the last call."""
         now, done = time.monotonic(), self.outcomes.total()
         since, before = self._last
         self._last = (now, done)
-        return {
-            "cpu": round(self._process.cpu_percent() / 100, 3),
-            "memory_mb": round(self._process.memory_info().rss / 2**20, 1),
-            "in_flight": float(in_flight),
-            "backlog": float(backlog),
-            "latency_p95_ms": float(self._p95()),
-            "pages_per_second": round((done - before) / max(now - since, 0.001), 2),
-        }
+        rate = (done - before) / max(now - since, 0.001)
+        return Work(in_flight, backlog, self._p95(), round(rate, 2))
 
     def _p95(self) -> int:
         if not self._elapsed_ms:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from common.model.records import Outcome
-from worker.load import LoadMeter
+from worker.health import Health
 
 
-def registry_of(meter: LoadMeter) -> CollectorRegistry:
+def registry_of(health: Health) -> CollectorRegistry:
     """Return the metrics of a worker, read when they are asked for."""
     registry = CollectorRegistry()
-    registry.register(_Metrics(meter))
+    registry.register(_Metrics(health))
     return registry
 
 
 class _Metrics(Collector):
-    """Turns the meter's counts into metrics."""
+    """Turns what is measured into metrics."""
 
-    def __init__(self, meter: LoadMeter) -> None:
-        self._meter = meter
+    def __init__(self, health: Health) -> None:
+        self._health = health
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand."""
@@ -31,5 +31,16 @@ class _Metrics(Collector):
             "crawlctl_urls_finished", "URLs finished by this worker.", labels=["outcome"]
         )
         for outcome in Outcome:
-            finished.add_metric([outcome.value], self._meter.outcomes[outcome.value])
+            finished.add_metric([outcome.value], self._health.meter.outcomes[outcome.value])
         yield finished
+        yield GaugeMetricFamily(
+            "crawlctl_worker_weight", "Share of the tasks beside others'.", self._health.weight
+        )
+        yield GaugeMetricFamily(
+            "crawlctl_worker_fit", "1 if it takes new tasks.", float(self._health.is_fit)
+        )
+        yield GaugeMetricFamily(
+            "crawlctl_loop_lag_seconds",
+            "How late the event loop was in the last second, at worst.",
+            self._health.load.get("loop_lag_s", 0.0),
+        )

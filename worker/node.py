@@ -20,7 +20,6 @@ import structlog
 
 from common.coord import Coord
 from common.coord.assignments import Assignment
-from common.coord.members import NodeInfo
 from common.coord.mirror import Mirror
 from common.coord.session import Session
 from common.frontier import FrontierClient
@@ -31,10 +30,10 @@ from common.model.errors import (
     UnknownOutcome,
 )
 from common.model.ids import JobId, NodeId, Task
-from common.runtime.clock import utc_now
+from common.model.node import WARC, NodeInfo, NodeState
 from worker.capacity import Capacity
+from worker.health import Health
 from worker.jobs import Jobs
-from worker.load import LoadMeter
 from worker.owned import OwnedTasks
 
 TICK_S: Final = 0.25
@@ -57,15 +56,21 @@ class WorkerNode:
         cluster: str,
         node_id: NodeId,
         capacity: Capacity,
-        meter: LoadMeter,
+        health: Health,
         dead_below: int,
         warc_dir: Path | None,
+        started_at: str,
     ) -> None:
         self._coord = coord
         self._session = session
         self._id = node_id
         self._capacity = capacity
-        self._meter = meter
+        self._health = health
+        self._abilities = () if warc_dir is None else (WARC,)
+        self._started_at = started_at
+        self._state = NodeState.REGISTERED
+        self._told_in_s = 0.0
+        """How long etcd took for the last report."""
         self._news = asyncio.Event()
         """Something of the node changed that others should know at once."""
         self._jobs = Jobs(
@@ -76,7 +81,7 @@ class WorkerNode:
             capacity=capacity,
             dead_below=dead_below,
             warc_dir=warc_dir,
-            on_refusal=self._news.set,
+            on_change=self._news.set,
         )
         self._owned = OwnedTasks(
             coord=coord,
@@ -86,10 +91,8 @@ class WorkerNode:
             node=node_id,
             jobs=self._jobs,
             dead_below=dead_below,
-            on_page=meter.count,
+            on_page=health.meter.count,
         )
-        self._started_at = utc_now()
-        self._state = "registered"
 
     @property
     def tasks(self) -> int:
@@ -98,17 +101,23 @@ class WorkerNode:
 
     def info(self) -> NodeInfo:
         """Return what the node publishes of itself."""
-        in_use = self._capacity.in_use
+        health = self._health
         state = self._state
-        if state == "ready" and in_use:
-            state = "busy"
+        if state is NodeState.READY and not health.is_fit:
+            state = NodeState.DEGRADED
+        elif state is NodeState.READY and self._capacity.in_use:
+            state = NodeState.BUSY
         return NodeInfo(
             id=self._id,
             role="worker",
             state=state,
-            load=self._meter.figures(in_flight=in_use, backlog=self._owned.in_flight - in_use),
+            weight=health.weight,
+            load=health.load,
             tasks=len(self._owned),
-            reasons=self._jobs.reasons,
+            abilities=self._abilities,
+            refused=self._jobs.refused,
+            is_stalled=health.is_stalled,
+            reasons=health.reasons + self._jobs.reasons,
             pid=os.getpid(),
             host=socket.gethostname(),
             started_at=self._started_at,
@@ -126,7 +135,8 @@ class WorkerNode:
         key = self._coord.keys.assignment(self._id)
         mirror = Mirror(self._coord.etcd, key)
         await mirror.start()
-        self._state = "ready"
+        self._state = NodeState.READY
+        self._be_measured()
         reporting = asyncio.create_task(self._report())
         lost = asyncio.create_task(self._session.wait_lost())
         stopping = asyncio.create_task(stop.wait())
@@ -156,6 +166,18 @@ class WorkerNode:
             await mirror.close()
             await self._owned.drop_all()
 
+    def _be_measured(self) -> None:
+        health = self._health
+        health.on_change = self._news.set
+        health.slowest_fetch_s = lambda: self._jobs.slowest_request_s
+        health.etcd_late_s = lambda: max(self._session.overdue_s, self._told_in_s)
+
+        def look() -> tuple[int, int]:
+            in_use = self._capacity.in_use
+            return in_use, max(0, self._owned.in_flight - in_use)
+
+        health.look = look
+
     async def _report(self) -> None:
         """Refresh the node key three times a lease, spread so that nodes do not beat in step."""
         while True:
@@ -171,8 +193,10 @@ class WorkerNode:
 
     async def _tell(self) -> bool:
         """Publish what the node is like; False = it is not registered any more."""
+        asked_at_s = time.monotonic()
         try:
             await self._coord.members.update(self._session, self.info())
+            self._told_in_s = time.monotonic() - asked_at_s
         except (CoordUnavailable, UnknownOutcome) as error:
             log.warning("node.report_failed", reason=str(error))
         except LeaseLost:
@@ -182,7 +206,10 @@ class WorkerNode:
     async def _reconcile(self, wished: set[Task]) -> None:
         await self._owned.verify()
         await self._owned.reap()
-        self._owned.drain_all_but(wished)
+        # Without Redis nothing can be finished: what is to go elsewhere is let go as it is.
+        self._owned.drain_all_but(wished, is_stalled=self._health.is_stalled)
+        if not self._health.is_fit:
+            return
         try:
             await self._owned.acquire(wished)
         except (ServiceUnavailable, UnknownOutcome) as error:
@@ -191,8 +218,8 @@ class WorkerNode:
             return  # serve() sees it
 
     async def _drain(self) -> None:
-        self._state = "draining"
-        self._owned.drain_all_but(set())
+        self._state = NodeState.DRAINING
+        self._owned.drain_all_but(set(), is_stalled=False)
         # At once, so that the master gives the tasks to others while the last pages are finished.
         await self._tell()
         deadline = time.monotonic() + self._jobs.slowest_request_s + DRAIN_S
@@ -202,7 +229,7 @@ class WorkerNode:
                 break
             await self._owned.wait_for_an_end(timeout_s=TICK_S)
             await self._owned.reap()
-        self._state = "offline"
+        self._state = NodeState.OFFLINE
 
 
 def _tasks(raw: bytes | None) -> set[Task]:

@@ -70,11 +70,18 @@ class OwnedTasks:
         """Claims of all tasks that are being worked on or written."""
         return sum(runner.in_flight for runner, _ in self._runners.values())
 
-    def drain_all_but(self, wished: set[Task]) -> None:
-        """Claim no more for the tasks that are not wished for; finish what they have in flight."""
-        for task, (runner, _) in self._runners.items():
+    def drain_all_but(self, wished: set[Task], *, is_stalled: bool) -> None:
+        """Claim no more for the tasks that are not wished for; finish what they have in flight.
+
+        Args:
+            wished: what to go on with.
+            is_stalled: nothing can be finished now; let go at once instead.
+        """
+        for task, (runner, running) in self._runners.items():
             if task not in wished:
                 runner.drain()
+                if is_stalled:
+                    running.cancel()
 
     async def acquire(self, wished: set[Task]) -> None:
         """Try to own what is wished for and can be worked on.

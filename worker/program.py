@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -24,9 +24,11 @@ from common.model.errors import (
     UnknownOutcome,
 )
 from common.model.ids import NodeId
+from common.model.node import NodeState
+from common.runtime.clock import utc_now
 from common.runtime.settings import Settings
 from worker.capacity import Capacity
-from worker.load import LoadMeter
+from worker.health import Health
 from worker.node import WorkerNode
 
 PAUSE_S: Final = (0.1, 5.0)
@@ -47,7 +49,8 @@ class _Program:
     lease_ttl_s: float
     capacity: Capacity
     warc_dir: Path | None
-    meter: LoadMeter = field(default_factory=LoadMeter)
+    health: Health
+    started_at: str = field(default_factory=utc_now)
     node: WorkerNode | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -79,9 +82,10 @@ class _Program:
                 cluster=self.cluster,
                 node_id=self.node_id,
                 capacity=self.capacity,
-                meter=self.meter,
+                health=self.health,
                 dead_below=await buried_below(self.coord.etcd, self.coord.keys),
                 warc_dir=self.warc_dir,
+                started_at=self.started_at,
             )
             log.info("worker.serving", node=self.node_id, lease=session.lease)
             await self.node.serve(stop)
@@ -99,6 +103,7 @@ async def run(
     http: str | None,
     stop: asyncio.Event,
     warc_dir: Path | None = None,
+    memory_limit_bytes: int | None = None,
 ) -> None:
     """Be a worker until ``stop`` is set, then drain.
 
@@ -110,6 +115,8 @@ async def run(
         http: HOST:PORT for health and metrics, or None.
         stop: set it to drain.
         warc_dir: where responses go of jobs that store them; without it such jobs are refused.
+        memory_limit_bytes: with more in use the worker takes nothing new; by default most of the
+            machine's.
 
     Raises:
         ServiceUnavailable: etcd or Redis did not answer at the start.
@@ -117,6 +124,7 @@ async def run(
     """
     _allow_many_files()
     async with _services(settings) as (coord, client):
+        health = Health(client, places=concurrency, memory_limit_bytes=memory_limit_bytes)
         program = _Program(
             coord=coord,
             client=client,
@@ -125,9 +133,23 @@ async def run(
             lease_ttl_s=lease_ttl_s,
             capacity=Capacity(concurrency),
             warc_dir=warc_dir,
+            health=health,
         )
         async with _health(http, program) if http else nullcontext():
-            await program.serve(stop)
+            await _beside(program.serve(stop), health.run())
+
+
+async def _beside(work: Coroutine[Any, Any, None], helper: Coroutine[Any, Any, None]) -> None:
+    """Do the work with a helper beside it, which must not end before."""
+    tasks = [asyncio.create_task(work), asyncio.create_task(helper)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
 
 
 def _allow_many_files() -> None:
@@ -159,8 +181,13 @@ async def _health(address: str, program: _Program) -> AsyncIterator[None]:
 
     def health() -> http.Health:
         node = program.node
-        facts = {"node": program.node_id, "tasks": node.tasks if node else 0}
+        facts = {
+            "node": program.node_id,
+            "state": node.info().state if node else NodeState.OFFLINE,
+            "reasons": list(node.info().reasons) if node else [],
+            "tasks": node.tasks if node else 0,
+        }
         return http.Health(node is not None, facts)
 
-    async with http.serve(address, health=health, registry=registry_of(program.meter)):
+    async with http.serve(address, health=health, registry=registry_of(program.health)):
         yield

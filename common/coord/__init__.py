@@ -20,10 +20,11 @@ from common.coord.jobs import Exists, JobStore, Reused, Stale, StoredJob, stored
 from common.coord.keys import Keys
 from common.coord.lock import Acquired, Held, LockInfo, Locks
 from common.coord.member import EtcdOptions
-from common.coord.members import Members, NodeInfo, NodeView
+from common.coord.members import Members, NodeView
 from common.coord.mirror import Mirror
 from common.coord.session import Session
 from common.coord.wire import KeyValue, Snapshot
+from common.model.node import NodeInfo
 
 __all__ = [
     "Acquired",

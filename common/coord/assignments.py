@@ -4,8 +4,9 @@ One key a worker and one key with the version of the whole; the version is writt
 is guarded by the master's term and by the version key's revision, so neither a former master nor a
 late copy of an older publication can change anything.
 
-Not promised: that a reader between two transactions of a large publication sees one version. An
-assignment is a wish; a worker that follows half of it takes locks all the same.
+A snapshot that fits into one transaction is swapped whole. Not promised: that a reader between two
+transactions of a larger one sees one version. An assignment is a wish; a worker that follows half
+of it takes locks all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from common.model.ids import JobId, NodeId, Term
 
 _TRIES: Final = 4
 # etcd takes 128 operations and 1.5 MB in a request.
-_OPERATIONS_PER_TXN: Final = 100
+_OPERATIONS_PER_TXN: Final = 100  # and the version
 _BYTES_PER_TXN: Final = 500_000
 
 
@@ -133,7 +134,8 @@ class Assignments:
             modified_at(pointer, seen.mod_revision if seen else 0),
         ]
         final = Put(pointer, encoded(SnapshotVersion(version=version)))
-        chunks: list[list[Put | Delete]] = [*_chunks(changes), [final]]
+        chunks: list[list[Put | Delete]] = list(_chunks(changes)) or [[]]
+        chunks[-1].append(final)
         if not changes and self._version(snapshot) == version:
             # Nothing to write, but whether the term is over must be noticed all the same.
             chunks = [[]]

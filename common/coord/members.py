@@ -8,7 +8,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,39 +31,11 @@ from common.coord.wire import (
 )
 from common.model.errors import LeaseLost, RefusedError
 from common.model.ids import Term
+from common.model.node import NodeInfo, NodeState
 from common.runtime.clock import utc_now
 
 DEPARTED_FOR_S: Final = 3600
 """How long a node that left stays listed."""
-
-OFFLINE: Final = "offline"
-ACTIVE: Final = "active"
-STANDBY: Final = "standby"
-
-
-class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says of itself."""
-
-    id: str
-    role: Literal["master", "worker"]
-    state: str
-    """registered, ready, busy, degraded, draining or offline."""
-    weight: float = 1.0
-    load: dict[str, float] = {}
-    """Figures by name: cpu, memory, in_flight and so on."""
-    tasks: int = 0
-    """Tasks it owns."""
-    reasons: tuple[str, ...] = ()
-    """Why it is degraded."""
-    pid: int
-    host: str
-    started_at: str
-    """RFC 3339, by the node's clock."""
-
-    def is_same_process(self, other: NodeInfo) -> bool:
-        """Tell whether both come from one process, perhaps under different sessions."""
-        mine = (self.id, self.host, self.pid, self.started_at)
-        return mine == (other.id, other.host, other.pid, other.started_at)
 
 
 class Departed(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +173,7 @@ class Members:
 
     def _departed(self, info: NodeInfo, *, lease: int) -> Put:
         value = Departed(
-            info=msgspec.structs.replace(info, state=OFFLINE, tasks=0), left_at=utc_now()
+            info=msgspec.structs.replace(info, state=NodeState.OFFLINE, tasks=0), left_at=utc_now()
         )
         return Put(self._keys.departed(info.id), encoded(value), lease)
 
@@ -219,6 +191,8 @@ def _live_view(
     if info.role == "master":
         if election and decoded(election[0], Reign).node == info.id:
             term = election[0].create_revision
-        state = STANDBY if term is None else ACTIVE
-        info = msgspec.structs.replace(info, state=state)
+        if info.state not in (NodeState.DEGRADED, NodeState.DRAINING):
+            # The election knows better than the node's last word.
+            state = NodeState.STANDBY if term is None else NodeState.ACTIVE
+            info = msgspec.structs.replace(info, state=state)
     return NodeView(info, term, ttls.get(kv.lease), None)

@@ -91,6 +91,11 @@ class Session:
         return 0.0 if self._lost.done() else max(0.0, self._deadline_s - _now_s())
 
     @property
+    def overdue_s(self) -> float:
+        """By how much the last renewal is later than it should be: etcd is slow or away."""
+        return max(0.0, self.ttl_s * (1 - MARGIN_RATIO - _BEAT_RATIO) - self.remaining_s())
+
+    @property
     def is_live(self) -> bool:
         """Whether what the session owns may be acted on right now."""
         if not self._lost.done() and self.remaining_s() <= 0:

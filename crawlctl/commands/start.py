@@ -13,7 +13,7 @@ import click
 
 from common.model.ids import NodeId, checked_name
 from crawlctl.framework import Command, options_given, settings_of
-from crawlctl.parameters import Number, Place, Whole
+from crawlctl.parameters import Number, Place, Size, Whole
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -122,6 +122,13 @@ def start_master(
     metavar="DIR",
     help="folder for the responses of jobs with --store warc; without it they are refused",
 )
+@click.option(
+    "--memory-limit",
+    type=Size(),
+    metavar="BYTES",
+    help="with more in use, a process takes nothing new (500M, 2G)  [default: 80% of the "
+    "machine's]",
+)
 @click.pass_context
 def start_worker(
     ctx: click.Context,
@@ -133,6 +140,7 @@ def start_worker(
     concurrency: int,
     processes: int,
     warc_dir: str | None,
+    memory_limit: int | None,
     exit_with_parent: bool,
     settings_from_parent: bool,
 ) -> int:
@@ -153,6 +161,8 @@ def start_worker(
         arguments = ["--lease-ttl", f"{lease_ttl:g}", "--concurrency", str(concurrency)]
         if folder is not None:
             arguments += ["--warc-dir", str(folder)]
+        if memory_limit is not None:
+            arguments += ["--memory-limit", str(memory_limit)]
         workers = WorkerProcesses(
             name, processes, http=http, arguments=[*_passed_on(ctx), *arguments]
         )
@@ -171,6 +181,7 @@ def start_worker(
             http=http,
             stop=stop,
             warc_dir=folder,
+            memory_limit_bytes=memory_limit,
         )
         return 0
 

@@ -56,7 +56,7 @@ def test_locks_nodes_and_tasks_agree_during_a_crawl_and_after_it(up: Command) ->
         workers = [node for node in nodes.values() if node["role"] == "worker"]
         assert 2 == len(workers)
         assert {"ready", "busy"} >= {worker["state"] for worker in workers}
-        assert {"cpu", "memory_mb", "in_flight"} <= set(workers[0]["load"])
+        assert {"cpu", "memory_bytes", "in_flight"} <= set(workers[0]["load"])
         waited = up("job", "wait", job)
         assert 0 == waited.code, waited.err
     shown = show(up, job)

@@ -203,11 +203,14 @@ class Worker:
         self._life = asyncio.create_task(self._live())
 
     async def set_state(self, state: str) -> None:
-        self.info = msgspec.structs.replace(self.info, state=state)
-        await self._rig.coord.members.update(self.session, self.info)
+        await self.say(state=state)
 
     async def set_weight(self, weight: float) -> None:
-        self.info = msgspec.structs.replace(self.info, weight=weight)
+        await self.say(weight=weight)
+
+    async def say(self, **fields: object) -> None:
+        """Publish something else of this worker."""
+        self.info = msgspec.structs.replace(self.info, **fields)
         await self._rig.coord.members.update(self.session, self.info)
 
     async def end(self) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from common.model.ids import NodeId, Revision
 from common.model.job import Job, JobSpec, JobState
-from coordinator.facts import JobView, Memory, NodeFact, ShardFact
+from common.model.node import NodeInfo
+from coordinator.facts import JobView, Memory, ShardFact
 
 REVISION = Revision(7)
 
@@ -52,5 +53,8 @@ def view(
     )
 
 
-def worker(name: str, state: str = "ready", weight: float = 1.0) -> NodeFact:
-    return NodeFact(NodeId(name), "worker", state, weight)
+def worker(name: str, state: str = "ready", weight: float = 1.0, **fields: Any) -> NodeInfo:
+    return NodeInfo(
+        id=NodeId(name), role="worker", state=state, weight=weight,
+        pid=1, host="h", started_at="t", **fields,
+    )  # fmt: skip

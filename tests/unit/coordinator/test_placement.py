@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.ids import JobId, NodeId, Task
-from coordinator.placement import place
+from coordinator.placement import level, place
 
 SLACK = 0.25
 
@@ -143,3 +143,87 @@ def test_the_second_worker_of_a_two_shard_job_is_not_left_idle() -> None:
 def test_without_workers_or_tasks_nothing_is_placed() -> None:
     assert place(one_job(3), {}, {}) == {}
     assert place([], equal(3), {}) == {}
+
+
+# ------------------------------------------------------------------ weights, and who can do what
+
+heavy = st.lists(st.sampled_from([0.25, 0.5, 0.75, 1.0, 1.5, 2.0]), min_size=2, max_size=12)
+
+
+def named(values: list[float]) -> dict[NodeId, float]:
+    return {NodeId(f"worker-{number}"): value for number, value in enumerate(values)}
+
+
+@given(st.integers(40, 400), heavy)
+def test_a_weighted_worker_that_joins_moves_its_share_and_five_percent(
+    shards: int, values: list[float]
+) -> None:
+    tasks, after_weights = one_job(shards), named(values)
+    joining = NodeId(f"worker-{len(values) - 1}")
+    before_weights = {worker: one for worker, one in after_weights.items() if worker != joining}
+    before = place(tasks, before_weights, {})
+    share = after_weights[joining] / sum(values)
+    assert moved(before, place(tasks, after_weights, before)) <= (share + 0.05) * shards
+
+
+@given(st.integers(40, 400), heavy)
+def test_a_weighted_worker_that_leaves_moves_its_share_and_five_percent(
+    shards: int, values: list[float]
+) -> None:
+    tasks, before_weights = one_job(shards), named(values)
+    leaving = NodeId("worker-0")
+    after_weights = {worker: one for worker, one in before_weights.items() if worker != leaving}
+    before = place(tasks, before_weights, {})
+    share = before_weights[leaving] / sum(values)
+    assert moved(before, place(tasks, after_weights, before)) <= (share + 0.05) * shards
+
+
+@given(jobs, st.lists(weights.filter(bool), min_size=1, max_size=6))
+def test_placing_settles_at_once_whatever_the_weights_become(
+    jobs: dict[int, int], changes: list[dict[NodeId, float]]
+) -> None:
+    tasks, placed = tasks_of(jobs), {}
+    for weights in changes:
+        placed = place(tasks, weights, placed)
+        assert place(tasks, weights, placed) == placed
+
+
+@given(jobs, weights.filter(bool), st.data())
+def test_every_task_somebody_can_do_is_done_by_one_who_can(
+    jobs: dict[int, int], weights: dict[NodeId, float], data: st.DataObject
+) -> None:
+    tasks = tasks_of(jobs)
+    subsets = st.frozensets(st.sampled_from(sorted(weights)))
+    able = {JobId(f"job-{job}"): data.draw(subsets) for job in jobs if data.draw(st.booleans())}
+    placed = place(tasks, weights, {}, able=able)
+    assert set(placed) == {task for task in tasks if able.get(task.job, weights)}
+    for task, worker in placed.items():
+        assert worker in able.get(task.job, weights)
+    assert place(tasks, weights, placed, able=able) == placed
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 6), st.integers(1, 6))
+def test_who_can_do_little_else_gets_less_of_what_everybody_can(
+    choosy: int, plain: int, some: int, others: int
+) -> None:
+    """The first workers alone can do one job: the sum of both is as level as that allows."""
+    workers = equal(some + others)
+    few = frozenset(list(workers)[:some])
+    tasks = [Task(JobId("choosy"), n) for n in range(choosy)]
+    tasks += [Task(JobId("plain"), n) for n in range(plain)]
+    placed = place(tasks, workers, {}, able={JobId("choosy"): few})
+    counted = loads(placed)
+    fair = max((choosy + plain) / len(workers), choosy / some)
+    for worker in workers:
+        assert counted.get(worker, 0) <= ceil((1 + SLACK) * fair) + 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0.1, 4)), min_size=1), st.integers(0, 99))
+def test_the_level_is_where_what_is_poured_in_stands(
+    vessels: list[tuple[int, float]], count: int
+) -> None:
+    loads = {NodeId(str(n)): load for n, (load, _) in enumerate(vessels)}
+    weights = {NodeId(str(n)): weight for n, (_, weight) in enumerate(vessels)}
+    height = level(count, weights, loads)
+    poured = sum(max(0.0, height * weights[node] - loads[node]) for node in weights)
+    assert abs(poured - count) < 1e-6

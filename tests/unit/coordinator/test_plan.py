@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from common.model.ids import JobId, NodeId, Revision, Task, Term
 from common.model.job import JobState
-from coordinator import plan as planning
+from coordinator.assign import assign, placement_inputs
 from coordinator.completion import look
 from coordinator.facts import JobView, Memory, Observation, ShardFact
 from coordinator.plan import (
@@ -25,9 +25,7 @@ from coordinator.plan import (
     Publish,
     Rewrite,
     StartJob,
-    assign,
     pace,
-    placement_inputs,
     plan,
     plan_job,
 )
@@ -366,7 +364,8 @@ def test_without_a_published_assignment_tasks_stay_with_the_holders_of_their_loc
 def test_a_degraded_worker_keeps_what_it_has_and_gets_nothing_new() -> None:
     nodes = (worker("a", "degraded"), worker("b"))
     current = {Task(JOB, 0): NodeId("a")}
-    wished = assign(placement_inputs(observe(view(make_job(shards=6), None), nodes=nodes)), current)
+    inputs = placement_inputs(observe(view(make_job(shards=6), None), nodes=nodes))
+    wished = assign(inputs, current, owners=current)
     assert wished[Task(JOB, 0)] == "a"
     assert {wished[Task(JOB, number)] for number in range(1, 6)} == {"b"}
 
@@ -393,7 +392,7 @@ def test_the_tasks_of_a_vanished_worker_go_to_the_others() -> None:
 def test_without_workers_an_empty_assignment_is_published() -> None:
     observation = observe(view(make_job(), None), nodes=())
     assert published(observation) == {}
-    assert planning.assign(placement_inputs(observation), {}) == {}
+    assert assign(placement_inputs(observation), {}, owners={}) == {}
 
 
 def test_the_version_grows_with_every_assignment() -> None:
