@@ -18,8 +18,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.directed import SCENARIOS
 from tests.chaos.judge import judged
-from tests.chaos.running import kept, run_seed
+from tests.chaos.mutants import MUTANTS, mutated
+from tests.chaos.running import kept, run_scenario, run_seed
 from tests.chaos.schedule import PROFILES, schedule
 
 PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "_chaos.py"
@@ -45,6 +47,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where evidence of failures goes")
     parser.add_argument("--keep-all", action="store_true", help="keep the folder of every seed")
     parser.add_argument("--judge", type=Path, metavar="DIR", help="judge a kept folder again")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="take guards out: the judge must notice"
+    )
+    parser.add_argument(
+        "--directed", nargs="*", metavar="NAME", help="directed schedules on the crawler as it is"
+    )
     parser.add_argument("--plan", action="store_true", help="print the schedules, run nothing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -137,6 +145,35 @@ async def _block(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _all_of(kind: str, names: list[str], keep: Path | None) -> int:
+    """Run mutants, or directed schedules, one after the other; print a table."""
+    evidence = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    failed = []
+    for name in names:
+        folder = evidence / f"{kind}-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        more = {}
+        if kind == "mutant":
+            mutant = MUTANTS[name]
+            title, scenario = mutant.guard, SCENARIOS[mutant.scenario]
+            more["tree"] = mutated(mutant, folder / "tree")
+        else:
+            title, scenario = SCENARIOS[name].says.split(".")[0], SCENARIOS[name]
+        began = time.monotonic()
+        _, verdict = asyncio.run(run_scenario(scenario, folder, **more))
+        kinds = {violation.kind for violation in verdict.violations}
+        good = bool(kinds & MUTANTS[name].kinds) if kind == "mutant" else not kinds
+        failed += [] if good else [name]
+        said = "; ".join(f"{one.kind}: {one.text}" for one in verdict.violations[:1]) or "nothing"
+        word = {True: "ok", False: "FAILED"}[good]
+        seconds = time.monotonic() - began
+        print(f"{word:6} {name:17} {seconds:5.1f} s  {title}\n       judge: {said}", flush=True)
+        if good and keep is None:
+            shutil.rmtree(folder)
+    print(f"{len(names)} of {kind}, {len(failed)} failed {' '.join(failed)}")
+    return 1 if failed else 0
+
+
 def main() -> int:
     arguments = _arguments()
     if arguments.one is not None:
@@ -148,6 +185,10 @@ def main() -> int:
             print(f"{violation.kind}: {violation.text}")
         print(dict(verdict.totals))
         return 1 if verdict.violations else 0
+    if arguments.mutants is not None:
+        return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments.keep)
+    if arguments.directed is not None:
+        return _all_of("directed", arguments.directed or list(SCENARIOS), arguments.keep)
     if arguments.plan:
         for seed in _seeds(arguments.seeds):
             steps = schedule(seed, PROFILES[arguments.profile])

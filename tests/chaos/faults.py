@@ -396,7 +396,18 @@ class KillRedis(FaultBase):
             await asyncio.to_thread(self.lab.redis.kill)
 
     async def heal(self) -> None:
-        await _start_again(self.lab, [self.lab.redis])
+        # Nobody may speak with the new server before it is listened to.
+        pairs = [pair for pair in self.lab.network.pairs if pair.service == "redis"]
+        for pair in pairs:
+            pair.gate.clear()
+        try:
+            await _start_again(self.lab, [self.lab.redis])
+            await asyncio.wait_for(self.lab.seen_redis.is_listening.wait(), 10.0)
+        except TimeoutError:
+            return
+        finally:
+            for pair in pairs:
+                pair.gate.set()
 
 
 class StopRedis(FaultBase):

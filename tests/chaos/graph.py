@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["page", "gone", "redirect", "flaky", "slow"]
+Kind = Literal["page", "gone", "redirect", "flaky", "slow", "fickle"]
+"""fickle: its first link is shown to whoever asks first, and to nobody else."""
 Ref = tuple[int, str]
 """A URL of the web: number of the host, path."""
 
@@ -147,5 +148,6 @@ def walk(graph: Graph) -> dict[Ref, tuple[str, int | None]]:
             continue
         found[ref] = outcome_of(graph, ref)
         if found[ref][0] != "denied":
-            waiting.extend(graph.hosts[ref[0]].pages[ref[1]].links)
+            page = graph.hosts[ref[0]].pages[ref[1]]
+            waiting.extend(page.links[1:] if page.kind == "fickle" else page.links)
     return found

@@ -24,6 +24,14 @@ SLACK_S = 0.015
 """The site's process needs a moment to notice a request or an end; its own lag is added."""
 LATE_S = 1.5
 """How soon after it goes on a stopped process sends what it had decided on before."""
+LOCK_GRACE_S = 0.5
+_STOPPABLE = (
+    "cut-worker-etcd",
+    "cut-master-etcd",
+    "kill-worker",
+    "kill-master",
+    "kill-etcd-leader",
+)
 STOPS = frozenset({"stop-worker", "block-worker"})
 
 
@@ -41,8 +49,8 @@ def judged(history: History) -> Verdict:
     """Return every violation, and the figures of the run."""
     is_damaged = any(fault.damages for fault in history.faults)
     checks: list[Callable[[History], list[Violation]]] = [
-        tokens_grow, one_node_a_token, one_master_a_term, no_stale_write, nothing_after_the_end,
-        nodes_are_well, polite,
+        tokens_grow, one_node_a_token, one_master_a_term, no_stale_write, none_without_a_lock,
+        verified_in_each_run, nothing_after_the_end, nodes_are_well, polite,
     ]  # fmt: skip
     checks += [damage_is_told] if is_damaged else [nothing_lost, counted_right]
     checks.append(nothing_twice)
@@ -139,6 +147,12 @@ def counted_right(history: History) -> list[Violation]:
     found = []
     if counters.get("discovered") != total:
         found.append(Violation("counters", f"discovered is not the sum of the states: {counters}"))
+    if history.final.get("state") == "finished":
+        found += [
+            Violation("counters", f"finished, but {counters[name]} are {name}")
+            for name in ("queued", "delayed", "in_flight")
+            if counters.get(name)
+        ]
     outcomes = Counter(record["outcome"] for record in history.exported)
     found += [
         Violation("counters", f"{name}: {counters.get(name)} counted, {outcomes[name]} exported")
@@ -206,6 +220,56 @@ def no_stale_write(history: History) -> list[Violation]:
     return found
 
 
+def none_without_a_lock(history: History) -> list[Violation]:
+    """A node stops by its own clock before its lock is gone.
+
+    Only where every fault of the run lets it: a stopped process, a call held on its way and a lock
+    that was taken from its owner are what tokens are for.
+    """
+    if any(not fault.name.startswith(_STOPPABLE) for fault in history.faults):
+        return []
+    gone: dict[tuple[int, int], float] = {}
+    held: dict[str, int] = {}
+    for change in history.changes:
+        if change.key.startswith("locks/tasks/"):
+            if change.created == 0 and change.key in held:
+                gone[int(change.key.rpartition("/")[2]), held.pop(change.key)] = change.at
+            elif change.created:
+                held[change.key] = change.created
+    return [
+        Violation(
+            "without lock",
+            f"shard {write.shard}: {write.script} of {write.node} under token {write.token} "
+            f"{write.at - at:.2f} s after its lock was gone",
+        )
+        for write in history.writes
+        if write.token
+        and (at := gone.get((write.shard, write.token))) is not None
+        and write.at > at + LOCK_GRACE_S
+    ]
+
+
+def verified_in_each_run(history: History) -> list[Violation]:
+    """After a restart of the server an owner adopts a shard anew before it writes there."""
+    adopted: set[tuple[int, int, int]] = set()
+    found = []
+    for write in history.writes:
+        if not write.token or write.run == 0:
+            continue
+        where = (write.run, write.shard, write.token)
+        if write.script == "adopt":
+            adopted.add(where)
+        elif where not in adopted:
+            found.append(
+                Violation(
+                    "unverified run",
+                    f"shard {write.shard}: {write.script} of {write.node} under token "
+                    f"{write.token} in life {write.run} of the server, before it adopted",
+                )
+            )
+    return found
+
+
 def one_node_a_token(history: History) -> list[Violation]:
     """A token is used by the node that etcd gave it to, and for that shard alone."""
     given = {
@@ -257,13 +321,13 @@ def nothing_after_the_end(history: History) -> list[Violation]:
     ]
     if not ends:
         return []
-    working = ("claim", "commit", "retry", "release", "requeue", "promote")
+    working = ("offer", "claim", "commit", "retry", "release", "requeue", "promote")
     return [
         Violation(
             "after the end", f"{write.script} of {write.node} on shard {write.shard} after the end"
         )
         for write in history.writes
-        if write.script in working and write.at > ends[0] and write.run == history.writes[-1].run
+        if write.script in working and write.at > ends[0]
     ]
 
 

@@ -48,6 +48,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     appendfsync: str = "always"
     etcd_size: int = 3
     lease_ttl_s: float = LEASE_TTL_S
+    idle: frozenset[str] = frozenset()
+    """Slots that are not started at first."""
     clocks: bool = False
     """The clocks of Redis and of the nodes can be set."""
 
@@ -158,7 +160,8 @@ class Lab:
     def start_nodes(self) -> None:
         for role in ("master", "worker"):
             for slot in self.slot_names(role):
-                self.start_node(slot)
+                if slot not in self.setup.idle:
+                    self.start_node(slot)
 
     def node(self, slot: str) -> Node | None:
         return self.slots.current.get(slot)
@@ -277,8 +280,8 @@ class Lab:
 
 
 @contextlib.asynccontextmanager
-async def laboratory(setup: Setup, folder: Path) -> AsyncIterator[Lab]:
-    """Open a lab with its job submitted and its nodes starting; nothing is left of it after."""
+async def laboratory(setup: Setup, folder: Path, *, submits: bool = True) -> AsyncIterator[Lab]:
+    """Open a lab, its nodes running and its job submitted; nothing is left of it after."""
     lab = Lab(setup, folder)
     try:
         await lab.open()
@@ -286,7 +289,8 @@ async def laboratory(setup: Setup, folder: Path) -> AsyncIterator[Lab]:
         watching = asyncio.create_task(lab.watch_nodes())
         lab._tasks.append(watching)
         await lab.wait_for_nodes()
-        await lab.submit()
+        if submits:
+            await lab.submit()
         yield lab
     finally:
         await lab.close()

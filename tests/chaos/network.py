@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 Direction = Literal["both", "requests", "replies"]
@@ -24,6 +24,9 @@ class Wire:
 
     def __init__(self) -> None:
         self.delay_s = 0.0
+        self.chunk_bytes = _CHUNK_BYTES
+        self.held_bytes = 0
+        self._mark: tuple[bytes, Callable[[], None]] | None = None
         self._how: How | None = None
         self._open = asyncio.Event()
         self._open.set()
@@ -32,16 +35,30 @@ class Wire:
         self._how = how
         self._open.clear()
 
+    def trickle(self, chunk_bytes: int, delay_s: float) -> None:
+        """Let only so much through at a time."""
+        self.chunk_bytes, self.delay_s = chunk_bytes, delay_s
+
+    def watch_for(self, mark: bytes | None, act: Callable[[], None]) -> None:
+        """Do something as soon as these bytes come, before they pass. Once; None = never."""
+        self._mark = None if mark is None else (mark, act)
+
     def heal(self) -> None:
         self._how = None
-        self.delay_s = 0.0
+        self.delay_s, self.chunk_bytes = 0.0, _CHUNK_BYTES
+        self._mark = None
         self._open.set()
 
-    async def passes(self) -> bool:
+    async def passes(self, data: bytes = b"") -> bool:
         """Wait while held; False when what passes now is lost."""
+        if self._mark is not None and self._mark[0] in data:
+            act, self._mark = self._mark[1], None
+            act()
         if self._how == "lose":
             return False
+        self.held_bytes += len(data)
         await self._open.wait()
+        self.held_bytes -= len(data)
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         return True
@@ -61,6 +78,7 @@ class _Connection:
         try:
             with contextlib.suppress(OSError):
                 await self.pair.requests.passes()
+                await self.pair.gate.wait()
                 reader, self.server = await asyncio.open_connection(*self.pair.target)
                 self.pair.note(self.server.get_extra_info("sockname")[1])
                 pumps = [
@@ -83,12 +101,13 @@ class _Connection:
     ) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(_CHUNK_BYTES):
-                if not await wire.passes():
-                    self.is_torn = True
-                if self.is_torn:
-                    continue
-                writer.write(data)
-                await writer.drain()
+                for start in range(0, len(data), size := wire.chunk_bytes):
+                    part = data[start : start + size]
+                    if not await wire.passes(part):
+                        self.is_torn = True
+                    if not self.is_torn:
+                        writer.write(part)
+                        await writer.drain()
             # The end of a connection travels like everything else.
             await wire.passes()
 
@@ -101,7 +120,7 @@ class _Connection:
 class Pair:
     """A node's way to one server."""
 
-    def __init__(self, node: str, service: str, target: str) -> None:
+    def __init__(self, node: str, service: str, target: str, nodes_by_port: dict[int, str]) -> None:
         self.node = node
         self.service = service
         host, _, port = target.rpartition(":")
@@ -109,8 +128,11 @@ class Pair:
         self.requests, self.replies = Wire(), Wire()
         self.label = node
         """Which process uses it now: a slot's processes follow one another."""
-        self._nodes_by_port: dict[int, str] = {}
+        self._nodes_by_port = nodes_by_port
         self.endpoint = ""
+        self.gate = asyncio.Event()
+        """Connections to the service are only opened while it is set."""
+        self.gate.set()
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._listener: asyncio.Server | None = None
 
@@ -129,10 +151,6 @@ class Pair:
     def note(self, port: int) -> None:
         self._nodes_by_port[port] = self.label
 
-    def node_at(self, port: int) -> str | None:
-        """Return the process that spoke to the service from a port."""
-        return self._nodes_by_port.get(port)
-
     def wires(self, direction: Direction) -> list[Wire]:
         return {
             "both": [self.requests, self.replies],
@@ -143,6 +161,15 @@ class Pair:
     def cut(self, direction: Direction, how: How) -> None:
         for wire in self.wires(direction):
             wire.cut(how)
+
+    @property
+    def held_bytes(self) -> int:
+        """What a cut keeps back of the requests right now."""
+        return self.requests.held_bytes
+
+    def hold_from(self, mark: bytes | None) -> None:
+        """Hold requests from the one on that holds these bytes; None = do not."""
+        self.requests.watch_for(mark, lambda: self.requests.cut("hold"))
 
     def slow(self, delay_s: float) -> None:
         for wire in self.wires("both"):
@@ -172,9 +199,11 @@ class Network:
 
     def __init__(self) -> None:
         self.pairs: list[Pair] = []
+        # One for all: the system gives a port that is free again to any of them.
+        self._nodes_by_port: dict[int, str] = {}
 
     async def connect(self, node: str, service: str, target: str) -> Pair:
-        pair = Pair(node, service, target)
+        pair = Pair(node, service, target, self._nodes_by_port)
         await pair.open()
         self.pairs.append(pair)
         return pair
@@ -184,7 +213,8 @@ class Network:
         return [pair for pair in self.pairs if pair.node == node and pair.service == service]
 
     def node_at(self, port: int) -> str | None:
-        return next((found for pair in self.pairs if (found := pair.node_at(port))), None)
+        """Return the process that speaks to a service from a local port."""
+        return self._nodes_by_port.get(port)
 
     def heal(self, pairs: Iterable[Pair] | None = None) -> None:
         for pair in self.pairs if pairs is None else pairs:

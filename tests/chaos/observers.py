@@ -188,6 +188,10 @@ class RedisObserver:
             self._current = (at, port, script, words[3 + count :], shard[1] if shard else b"-1")
             self._has_written = False
 
+    def sha_of(self, name: str) -> bytes:
+        """Return the digest under which nodes call a script."""
+        return next(sha for sha, script in self._scripts.items() if script.name == name)
+
     def _learn(self, source: bytes) -> None:
         sha = hashlib.sha1(source).hexdigest().encode()
         if sha not in self._scripts:

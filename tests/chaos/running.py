@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tests.chaos import faults
+from tests.chaos.directed import SCENARIOS, SUBMITS, Scenario
 from tests.chaos.graph import generated
 from tests.chaos.history import Fault, History
 from tests.chaos.judge import Verdict, judged
@@ -30,6 +32,17 @@ async def run_seed(seed: int, profile: str, folder: Path) -> tuple[History, Verd
         await inject(lab, schedule(seed, chosen))
         await lab.ended(within_s=END_S)
         history = await lab.history(seed=seed, profile=profile)
+    keep(history, folder)
+    return history, judged(history)
+
+
+async def run_scenario(scenario: Scenario, folder: Path, **more: Any) -> tuple[History, Verdict]:
+    """Run a directed schedule and judge it."""
+    name = next(name for name, one in SCENARIOS.items() if one is scenario)
+    async with laboratory(scenario.setup(**more), folder, submits=name not in SUBMITS) as lab:
+        await scenario.act(lab)
+        await lab.ended(within_s=scenario.end_s)
+        history = await lab.history(seed=0, profile=name)
     keep(history, folder)
     return history, judged(history)
 

@@ -1,8 +1,9 @@
 """Serves a generated graph and logs every request; a process of its own, standard library only.
 
-Run as ``site.py FOLDER``: reads ``graph.json`` there, writes ``ports.json`` once it listens and a
-line of ``requests.jsonl`` as each response ends. The log is the server's view: start = the request
-is complete, end = the last byte is handed to the kernel (or the client has gone). Times are those
+Run as ``site.py FOLDER``: reads ``graph.json`` there, writes ``ports.json`` once it listens, a
+line of ``asked.log`` as a request comes and of ``requests.jsonl`` as its response ends. The log is
+the server's view: start = the request is complete, end = the last byte is handed to the kernel (or
+the client has gone). Times are those
 of the machine's monotonic clock, which all processes share. Every line also holds how late this
 process itself was lately, so that nobody is blamed for it.
 """
@@ -23,7 +24,8 @@ BEAT_S = 0.01
 
 
 class Serving:
-    def __init__(self, graph: dict[str, Any], log: TextIO) -> None:
+    def __init__(self, graph: dict[str, Any], log: TextIO, arrivals: TextIO) -> None:
+        self.arrivals = arrivals
         self.hosts = graph["hosts"]
         self.ports: list[int] = []
         self.log = log
@@ -67,6 +69,7 @@ class Serving:
     ) -> None:
         started, complete, status = time.monotonic(), False, 0
         self.asked[host, path] += 1
+        self.arrivals.write(f"{host} {path}\n")
         try:
             status, location, body, delay_s = self.find(host, path)
             if delay_s:
@@ -103,6 +106,8 @@ class Serving:
         if self.asked[host, path] <= page["refusals"]:
             return 503, None, b"busy", 0.0
         urls = [f"http://127.0.0.1:{self.ports[at]}{link}" for at, link in page["links"]]
+        if page["kind"] == "fickle" and self.asked[host, path] > 1:
+            del urls[0]
         if page["kind"] == "redirect":
             return 301, urls[0], b"", 0.0
         anchors = "".join(f'<a href="{url}">x</a>\n' for url in urls)
@@ -112,8 +117,11 @@ class Serving:
 def main() -> None:
     folder = Path(sys.argv[1])
     graph = json.loads((folder / "graph.json").read_text())
-    with (folder / "requests.jsonl").open("w", buffering=1) as log:
-        asyncio.run(Serving(graph, log).run(folder))
+    with (
+        (folder / "requests.jsonl").open("w", buffering=1) as log,
+        (folder / "asked.log").open("w", buffering=1) as arrivals,
+    ):
+        asyncio.run(Serving(graph, log, arrivals).run(folder))
 
 
 if __name__ == "__main__":

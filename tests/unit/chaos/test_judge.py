@@ -45,7 +45,7 @@ def request(host: int, path: str, started: float, *, status: int = 200) -> Reque
 
 def write(
     script: str, *, token: int | None = None, term: int | None = None, node: str = "w1-1",
-    at: float = 100.0,
+    at: float = 95.2,
 ) -> Write:  # fmt: skip
     return Write(at, node, script, 0, token, term, 1)
 
@@ -77,6 +77,7 @@ def sound() -> History:
         ],
         writes=[
             write("create", term=10, node="m1-1"),
+            write("adopt", token=20),
             write("claim", token=20),
             write("commit", token=20),
             write("adopt", token=30, node="w2-1"),
@@ -180,6 +181,18 @@ def after_the_end(history: History) -> None:
     history.writes.append(write("claim", token=30, node="w2-1", at=201.0))
 
 
+def before_it_adopted(history: History) -> None:
+    history.writes.append(Write(150.0, "w2-1", "commit", 0, 30, None, 2))
+
+
+def without_its_lock(history: History) -> None:
+    history.writes.insert(4, write("commit", token=20, at=97.0))
+
+
+def left_over(history: History) -> None:
+    history.final["counters"] |= {"queued": 1, "discovered": 7}
+
+
 def too_soon(history: History) -> None:
     history.requests.append(request(0, "/gone", 3.9))
 
@@ -220,7 +233,9 @@ def flushed_and_yet_finished(history: History) -> None:
         (miscounted, "counters"), (miscounted_outcome, "counters"), (older_token, "stale write"),
         (older_token_in_the_stream, "stale write"), (older_term, "stale write"),
         (two_masters, "two masters"), (foreign_token, "foreign token"), (token_back, "token"),
-        (after_the_end, "after the end"), (too_soon, "impolite"), (overlapping, "impolite"),
+        (after_the_end, "after the end"), (before_it_adopted, "unverified run"),
+        (without_its_lock, "without lock"), (left_over, "counters"),
+        (too_soon, "impolite"), (overlapping, "impolite"),
         (sooner_than_its_crawl_delay, "impolite"), (denied, "impolite"), (out_of_scope, "impolite"),
         (died, "node died"), (traceback, "traceback"), (flushed_and_yet_finished, "damage"),
     ],

@@ -1,0 +1,165 @@
+"""Takes one guard at a time out of a copy of the crawler: the judge must notice.
+
+A mutant is a textual patch of a copy, which must apply exactly once; the crawler itself has no
+switch. A mutant that no longer applies fails loudly: the guard has moved, and so must its mutant.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import crawlctl
+
+PACKAGES = ("crawlctl", "coordinator", "worker", "common")
+
+
+class Patch(NamedTuple):
+    path: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """A guard taken out."""
+
+    guard: str
+    scenario: str
+    patches: tuple[Patch, ...]
+    kinds: frozenset[str]
+    """What the judge must say, at least one of it."""
+
+
+class PatchError(AssertionError):
+    """A patch does not apply."""
+
+
+def mutated(mutant: Mutant, folder: Path) -> Path:
+    """Return a copy of the packages without the mutant's guard."""
+    source = Path(crawlctl.__file__).parents[1]
+    for package in PACKAGES:
+        shutil.copytree(
+            source / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for patch in mutant.patches:
+        path = folder / patch.path
+        text = path.read_text()
+        if text.count(patch.old) != 1:
+            raise PatchError(f"{patch.path} holds {text.count(patch.old)} times: {patch.old!r}")
+        path.write_text(text.replace(patch.old, patch.new))
+    return folder
+
+
+_LUA = "common/frontier/lua/"
+MUTANTS = {
+    "fence": Mutant(
+        "fence check of owners (_guard.lua)",
+        "late-calls",
+        (Patch(_LUA + "_guard.lua", "if tonumber(token) < fence then return { 'STALE' } end", ""),),
+        frozenset({"stale write"}),
+    ),
+    "term": Mutant(
+        "term compare of masters (_guard.lua)",
+        "late-master",
+        (Patch(_LUA + "_guard.lua", "(t > 0 and t < tonumber(m[2])) or r < tonumber(m[3])",
+               "r < tonumber(m[3])"),),
+        frozenset({"stale write"}),
+    ),
+    "deadline": Mutant(
+        "the session's own deadline (session.py)",
+        "cut-from-etcd",
+        (Patch("common/coord/session.py",
+               "return 0.0 if self._lost.done() else max(0.0, self._deadline_s - _now_s())",
+               "return 0.0 if self._lost.done() else 60.0"),),
+        frozenset({"without lock"}),
+    ),
+    "takeover": Mutant(
+        "requeue of a former owner's claims (owner.py)",
+        "kill-with-pages",
+        (Patch("common/frontier/owner.py", "return not is_recent and claim not in held",
+               "return False"),),
+        frozenset({"hang", "lost"}),
+    ),
+    "completion": Mutant(
+        "second completion pass and seal (completion.py, seal.lua, job.py)",
+        "slow-looks",
+        (
+            Patch("coordinator/completion.py", "return first is not None and first == second",
+                  "return second is not None"),
+            Patch(_LUA + "seal.lua", "  return { 'MOVED' }", ""),
+            Patch("common/frontier/job.py", "        return all(\n            look.state is",
+                  "        return True or all(\n            look.state is"),
+        ),
+        frozenset({"lost", "after the end", "counters"}),
+    ),
+    "seal": Mutant(
+        "offers refused once sealed or closed (offer.lua)",
+        "late-offer",
+        (
+            Patch(_LUA + "offer.lua", "if state == 'sealed' then return { 'RETRY' } end", ""),
+            Patch(_LUA + "offer.lua",
+                  "if state == 'closed' or state == 'cancelled' then return { 'CLOSED' } end", ""),
+        ),
+        frozenset({"after the end", "counters"}),
+    ),
+    "server-run": Mutant(
+        "server-run check (_guard.lua)",
+        "restart-redis",
+        (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),),
+        frozenset({"unverified run"}),
+    ),
+    "ghost-slot": Mutant(
+        "slots of a former owner's requests (requeue.lua)",
+        "ghost",
+        (Patch(_LUA + "requeue.lua",
+               "if tonumber(owner) == token or tonumber(owner) < dead_below then",
+               "if true then"),),
+        frozenset({"impolite"}),
+    ),
+    "offered-first": Mutant(
+        "outlinks offered before the commit (committer.py)",
+        "crash-with-links",
+        (Patch(
+            "worker/committer.py",
+            "        for start in range(0, len(found), OFFER_AT_ONCE):\n"
+            "            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])\n",
+            "        refusal = await self._settle(batch)\n"
+            "        if refusal is not None:\n"
+            "            return refusal\n"
+            "        batch = []\n"
+            "        for start in range(0, len(found), OFFER_AT_ONCE):\n"
+            "            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])\n",
+        ),),
+        frozenset({"lost"}),
+    ),
+    "claim-once": Mutant(
+        "a claim is committed once (commit.lua)",
+        "lost-replies",
+        (Patch(_LUA + "commit.lua", "  if not item then", "  if false then"),),
+        frozenset({"twice", "counters"}),
+    ),
+    "reconcile": Mutant(
+        "claims whose reply was lost are found again (task.py)",
+        "lost-replies",
+        (Patch("worker/task.py",
+               "return (None if await self._adopt() else Refusal.STALE), 0", "return None, 0"),),
+        frozenset({"hang"}),
+    ),
+    "nonce": Mutant(
+        "whose lock it is shows in its nonce (lock.py)",
+        "lost-lock-replies",
+        (Patch("common/coord/lock.py", "is_ours = kv.value == put.value", "is_ours = False"),),
+        frozenset({"hang"}),
+    ),
+    "host-pace": Mutant(
+        "a host's next time outlives its owner (_hosts.lua)",
+        "hand-over",
+        (Patch(_LUA + "_hosts.lua",
+               "if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end",
+               ""),
+         Patch(_LUA + "claim.lua",
+               "if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end", "")),
+        frozenset({"impolite"}),
+    ),
+}  # fmt: skip
