@@ -67,8 +67,10 @@ def _one(seed: int, profile: str, folder: Path) -> dict[str, Any]:
     began = time.monotonic()
     history, verdict = asyncio.run(run_seed(seed, profile, folder))
     return {
+        "run": f"{profile} {seed}",
         "seed": seed,
         "profile": profile,
+        "good": not verdict.violations,
         "seconds": round(time.monotonic() - began, 1),
         "schedule": [str(step) for step in schedule(seed, PROFILES[profile])],
         "targets": [f"{fault.name} {fault.target}" for fault in history.faults],
@@ -90,7 +92,8 @@ async def _run(seed: int, arguments: argparse.Namespace, folder: Path) -> dict[s
         return result
     (folder / "lab.err").write_bytes(err)
     return {
-        "seed": seed, "profile": arguments.profile, "seconds": 0.0,
+        "run": f"{arguments.profile} {seed}",
+        "seed": seed, "profile": arguments.profile, "good": False, "seconds": 0.0,
         "schedule": [str(step) for step in schedule(seed, PROFILES[arguments.profile])],
         "targets": [], "totals": dict.fromkeys(_SHOWN, 0) | {"other": 1},
         "violations": [["laboratory", err.decode(errors="replace")[-600:]]],
@@ -105,6 +108,11 @@ def _line(result: dict[str, Any]) -> str:
     return "\n".join([head + "[" + " ".join(result["schedule"]) + "]", *said])
 
 
+def _note(path: Path, result: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+
+
 async def _block(arguments: argparse.Namespace) -> int:
     done: dict[int, dict[str, Any]] = {}
     if arguments.resume and arguments.resume.exists():
@@ -112,7 +120,7 @@ async def _block(arguments: argparse.Namespace) -> int:
         done = {
             one["seed"]: one
             for one in map(json.loads, lines)
-            if one["profile"] == arguments.profile
+            if one.get("profile") == arguments.profile
         }
     seeds = _seeds(arguments.seeds)
     waiting = iter([seed for seed in seeds if seed not in done])
@@ -125,8 +133,7 @@ async def _block(arguments: argparse.Namespace) -> int:
             result = done[seed] = await _run(seed, arguments, folder)
             print(_line(result), flush=True)
             if arguments.resume:
-                with arguments.resume.open("a") as file:
-                    file.write(json.dumps(result) + "\n")
+                _note(arguments.resume, result)
             if result["violations"]:
                 print(f"    evidence: {folder}", flush=True)
             elif not arguments.keep_all:
@@ -145,9 +152,9 @@ async def _block(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _all_of(kind: str, names: list[str], keep: Path | None) -> int:
+def _all_of(kind: str, names: list[str], arguments: argparse.Namespace) -> int:
     """Run mutants, or directed schedules, one after the other; print a table."""
-    evidence = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    evidence = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     failed = []
     for name in names:
         folder = evidence / f"{kind}-{name}"
@@ -168,7 +175,10 @@ def _all_of(kind: str, names: list[str], keep: Path | None) -> int:
         word = {True: "ok", False: "FAILED"}[good]
         seconds = time.monotonic() - began
         print(f"{word:6} {name:17} {seconds:5.1f} s  {title}\n       judge: {said}", flush=True)
-        if good and keep is None:
+        if arguments.resume:
+            result = {"run": f"{kind} {name}", "good": good, "violations": verdict.violations}
+            _note(arguments.resume, result)
+        if good and arguments.keep is None:
             shutil.rmtree(folder)
     print(f"{len(names)} of {kind}, {len(failed)} failed {' '.join(failed)}")
     return 1 if failed else 0
@@ -186,9 +196,9 @@ def main() -> int:
         print(dict(verdict.totals))
         return 1 if verdict.violations else 0
     if arguments.mutants is not None:
-        return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments.keep)
+        return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments)
     if arguments.directed is not None:
-        return _all_of("directed", arguments.directed or list(SCENARIOS), arguments.keep)
+        return _all_of("directed", arguments.directed or list(SCENARIOS), arguments)
     if arguments.plan:
         for seed in _seeds(arguments.seeds):
             steps = schedule(seed, PROFILES[arguments.profile])

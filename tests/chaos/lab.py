@@ -23,7 +23,13 @@ from tests.chaos.history import Fault, History, Request, Result
 from tests.chaos.network import Network
 from tests.chaos.nodes import Node, Slots
 from tests.chaos.observers import EtcdObserver, RedisObserver
-from tests.support.servers import EtcdCluster, RedisServer, start_etcd_cluster, start_redis
+from tests.support.servers import (
+    EtcdCluster,
+    RedisServer,
+    dying_with_parent,
+    start_etcd_cluster,
+    start_redis,
+)
 
 CLUSTER = "lab"
 JOB = "chaos"
@@ -108,7 +114,8 @@ class Lab:
     def _start_site(self) -> None:
         (self.folder / "graph.json").write_bytes(msgspec.json.encode(self.setup.graph))
         self._site = subprocess.Popen(
-            [sys.executable, "-I", site.__file__, str(self.folder)], stdin=subprocess.DEVNULL
+            [*dying_with_parent(), sys.executable, "-I", site.__file__, str(self.folder)],
+            stdin=subprocess.DEVNULL,
         )
 
     async def _site_ports(self) -> list[int]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.cli import environment
+from tests.support.servers import dying_with_parent
 
 UNREACHABLE = 3
 _SERVING = re.compile(r"worker\.serving|master\.standby")
@@ -69,6 +70,7 @@ class Slots:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
+                    *dying_with_parent(),
                     sys.executable, "-m", "crawlctl", f"start-{role}",
                     "--id", f"{slot}-{number}", "--lease-ttl", str(self._lease_ttl_s), *arguments,
                 ],

@@ -41,7 +41,7 @@ _PORTS = (20_000, 30_000)
 
 # Runs before the server: asks the kernel to kill this process together with its parent, then
 # becomes the server (same pid). A preexec_fn would do the same, but is unsafe beside threads.
-_DIE_WITH_PARENT = """
+DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
@@ -50,6 +50,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 _Started = TypeVar("_Started")
+
+
+def dying_with_parent() -> list[str]:
+    """Return what to put before a command, so that its process does not outlive this one."""
+    if sys.platform != "linux":
+        return []
+    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())]
 
 
 def free_ports(count: int) -> list[int]:
@@ -181,9 +188,7 @@ class Server(ABC):
     def launch(self) -> None:
         """Start the process without waiting until it answers."""
         command = self._command()
-        if sys.platform == "linux":
-            launcher = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
-            command = [*launcher, *command]
+        command = [*dying_with_parent(), *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
