@@ -423,6 +423,43 @@ class StopRedis(FaultBase):
         self.lab.redis.resume()
 
 
+class StepRedisClock(FaultBase):
+    """The clock of the data server is set an hour back, or forward, and then right again."""
+
+    name = "step-redis-clock"
+    lasts_s = (2.0, 6.0)
+
+    async def inject(self) -> None:
+        assert self.lab.clocks is not None
+        step_s = (-3600.0, 3600.0, -30.0)[self.pick % 3]
+        self.target = f"{step_s:+.0f} s"
+        self.lab.clocks.step("redis", step_s)
+
+    async def heal(self) -> None:
+        assert self.lab.clocks is not None
+        self.lab.clocks.step("redis", 0.0)
+
+
+class StepNodeClock(FaultBase):
+    """The clock of a master or worker is an hour off for a while."""
+
+    name = "step-node-clock"
+    lasts_s = (2.0, 8.0)
+    slot = ""
+
+    async def inject(self) -> None:
+        assert self.lab.clocks is not None
+        slots = [*self.lab.slot_names("worker"), *self.lab.slot_names("master")]
+        self.slot = slots[self.pick % len(slots)]
+        step_s = (-3600.0, 3600.0)[(self.pick // 5) % 2]
+        self.target = f"{self.slot} {step_s:+.0f} s"
+        self.lab.clocks.step(self.slot, step_s)
+
+    async def heal(self) -> None:
+        assert self.lab.clocks is not None
+        self.lab.clocks.step(self.slot, 0.0)
+
+
 class FlushRedis(FaultBase):
     """FLUSHALL: the data of the job is gone."""
 
@@ -443,6 +480,6 @@ ALL: dict[str, type[FaultBase]] = {
         KillWorker, KillMaster, StopWorker, StopMaster, BlockWorker, BlockMaster, DrainWorker,
         ResignMaster, CutWorkerEtcd, CutWorkerRedis, CutMasterEtcd, CutMasterRedis, LostReplies,
         Slow, KillEtcdLeader, HangEtcdMember, LoseQuorum, RestartEtcd, CompactEtcd, RevokeLease,
-        BreakLocks, KillRedis, StopRedis, FlushRedis,
+        BreakLocks, KillRedis, StopRedis, FlushRedis, StepRedisClock, StepNodeClock,
     )
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import redis.asyncio
 import crawlctl
 from common.coord import Coord, EtcdOptions, connect
 from tests.chaos import site
+from tests.chaos.clocks import Clocks
 from tests.chaos.graph import Graph
 from tests.chaos.history import Fault, History, Request, Result
 from tests.chaos.network import Network
@@ -73,6 +75,7 @@ class Lab:
         self.network = Network()
         self.slots = Slots(folder, setup.tree, lease_ttl_s=setup.lease_ttl_s)
         self.faults: list[Fault] = []
+        self.clocks = Clocks(folder / "clocks") if setup.clocks else None
         self.servers_busy = asyncio.Lock()
         """Held while a server is started or ended."""
         self.etcd: EtcdCluster
@@ -94,7 +97,9 @@ class Lab:
         self.etcd, self.redis = await asyncio.gather(etcd, data)
         self.coord = await connect(EtcdOptions(endpoints=self.etcd.endpoints), cluster=CLUSTER)
         self.seen_etcd = EtcdObserver(self.coord)
-        self.seen_redis = RedisObserver(self.redis.port, self.network.node_at)
+        self.seen_redis = RedisObserver(
+            self.redis.port, self.network.node_at, own_clock=self.setup.clocks
+        )
         self._tasks = [
             asyncio.create_task(self.seen_etcd.run()),
             asyncio.create_task(self.seen_redis.run()),
@@ -106,10 +111,16 @@ class Lab:
                 for member in self.etcd.members:
                     await self.network.connect(slot, "etcd", member.endpoint)
                 await self.network.connect(slot, "redis", f"127.0.0.1:{self.redis.port}")
+                if self.clocks is not None:
+                    self.slots.extra[slot] = self.clocks.environment(slot)
         self.ports = await self._site_ports()
 
     def _start_redis(self) -> RedisServer:
-        return start_redis(self.folder / "redis", appendfsync=self.setup.appendfsync)
+        return start_redis(
+            self.folder / "redis",
+            appendfsync=self.setup.appendfsync,
+            environment=os.environ | self.clocks.environment("redis") if self.clocks else None,
+        )
 
     def _start_site(self) -> None:
         (self.folder / "graph.json").write_bytes(msgspec.json.encode(self.setup.graph))

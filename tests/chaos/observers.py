@@ -126,7 +126,17 @@ def _read_script(source: str) -> _Script:
 class RedisObserver:
     """Listens with MONITOR; connects again whenever the server comes back."""
 
-    def __init__(self, port: int, node_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self, port: int, node_of: Callable[[int], str | None], *, own_clock: bool = False
+    ) -> None:
+        """Prepare.
+
+        Args:
+            port: of the server.
+            node_of: which node speaks from a local port.
+            own_clock: note the times of this process, since the server's clock may be stepped.
+        """
+        self._own_clock = own_clock
         self.writes: list[Write] = []
         self.runs = 0
         self.is_listening = asyncio.Event()
@@ -162,7 +172,8 @@ class RedisObserver:
         found = _LINE.match(line)
         if found is None:
             return
-        at, client, rest = float(found[1]), found[2], found[3]
+        at = time.time() if self._own_clock else float(found[1])
+        client, rest = found[2], found[3]
         if client == b"lua":
             if not self._has_written:
                 verb = rest[1 : rest.index(b'"', 1)].decode().upper()

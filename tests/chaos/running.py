@@ -27,7 +27,9 @@ END_S = 100.0
 async def run_seed(seed: int, profile: str, folder: Path) -> tuple[History, Verdict]:
     """Run a seed and judge it; the history is kept in ``folder``."""
     chosen = PROFILES[profile]
-    setup = Setup(graph=generated(seed, pages=PAGES), appendfsync=chosen.appendfsync)
+    setup = Setup(
+        graph=generated(seed, pages=PAGES), appendfsync=chosen.appendfsync, clocks=chosen.clocks
+    )
     async with laboratory(setup, folder) as lab:
         await inject(lab, schedule(seed, chosen))
         await lab.ended(within_s=END_S)

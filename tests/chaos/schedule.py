@@ -31,11 +31,15 @@ class Profile(NamedTuple):
     fewest: int
     most: int
     appendfsync: str = "always"
+    clocks: bool = False
+    """Clocks can be stepped, which needs a C compiler."""
     also: tuple[str, ...] = ()
     """Injected in every run, once."""
 
 
-_COMMON = tuple(name for name, kind in faults.ALL.items() if not kind.damages)
+_COMMON = tuple(
+    name for name, kind in faults.ALL.items() if not kind.damages and "clock" not in name
+)
 PROFILES = {
     "all": Profile(_COMMON, 3, 6),
     "basic": Profile(("kill-worker", "stop-worker", "kill-redis"), 2, 4),
@@ -47,6 +51,16 @@ PROFILES = {
         ("kill-redis", "stop-redis", "cut-worker-redis", "lost-replies", "kill-worker"), 3, 6
     ),
     "flush": Profile(("kill-worker", "kill-master"), 0, 2, also=("flush-redis",)),
+    "everysec": Profile(
+        ("kill-worker", "kill-master", "stop-worker", "cut-worker-etcd"),
+        2,
+        5,
+        appendfsync="everysec",
+    ),
+    "clocks": Profile(("step-redis-clock", "step-node-clock"), 2, 5, clocks=True),
+    "node-clocks": Profile(
+        (*_COMMON, "step-node-clock"), 2, 4, clocks=True, also=("step-node-clock",)
+    ),
     "none": Profile((), 0, 0),
 }
 

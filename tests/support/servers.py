@@ -130,6 +130,8 @@ class Server(ABC):
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.log = folder / f"{name}.log"
+        self.environment: dict[str, str] | None = None
+        """What the process is started with; None: what this one has."""
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         atexit.register(self.kill)
@@ -191,7 +193,12 @@ class Server(ABC):
         command = [*dying_with_parent(), *command]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment,
             )
 
     def wait_ready(self) -> None:
@@ -415,6 +422,7 @@ def start_redis(
     appendfsync: str = "always",
     options: Sequence[str] = (),
     tls: Certificates | None = None,
+    environment: dict[str, str] | None = None,
 ) -> RedisServer:
     """Start a Redis or Valkey server with its data and log in ``folder``.
 
@@ -423,6 +431,7 @@ def start_redis(
 
     def start() -> RedisServer:
         server = RedisServer(folder, appendfsync=appendfsync, options=options, tls=tls)
+        server.environment = environment
         try:
             _start_all([server])
         except ServerStartError as error:
