@@ -18,12 +18,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from common.frontier import FrontierClient, RedisOptions
+from tests.chaos.completion import runs as completion_runs
 from tests.chaos.directed import SCENARIOS
 from tests.chaos.judge import judged
 from tests.chaos.mutants import MUTANTS, mutated
 from tests.chaos.running import kept, run_scenario, run_seed
 from tests.chaos.schedule import PROFILES, schedule
+from tests.support.servers import start_redis
 
+_BLOCK = 250
 PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "_chaos.py"
 _SHOWN = (
     "faults",
@@ -52,6 +56,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--directed", nargs="*", metavar="NAME", help="directed schedules on the crawler as it is"
+    )
+    parser.add_argument(
+        "--completion", metavar="FROM-TO", help="randomised runs of the end of a job"
     )
     parser.add_argument("--plan", action="store_true", help="print the schedules, run nothing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
@@ -152,6 +159,38 @@ async def _block(arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+async def _completion(seeds: list[int], resume: Path | None, known: list[str]) -> int:
+    """Run the end of a job many times, in blocks that ``--resume`` remembers."""
+    done: set[int] = set()
+    totals: Counter[str] = Counter()
+    for one in map(json.loads, known):
+        done.update(range(one["first"], one["last"] + 1))
+        totals.update(one["wrong"])
+    with tempfile.TemporaryDirectory() as folder:
+        server = start_redis(Path(folder), appendfsync="no")
+        client = FrontierClient(RedisOptions(urls=(server.url,)))
+        await client.open()
+        try:
+            for start in range(seeds[0], seeds[-1] + 1, _BLOCK):
+                block = [seed for seed in seeds[start - seeds[0] :][:_BLOCK] if seed not in done]
+                if not block:
+                    continue
+                wrong = await completion_runs(client, block)
+                totals.update(wrong)
+                done.update(block)
+                print(f"runs {block[0]}-{block[-1]}: {dict(wrong) or 'ok'}", flush=True)
+                if resume:
+                    _note(resume, {"first": block[0], "last": block[-1], "wrong": wrong})
+        finally:
+            await client.close()
+            server.kill()
+    print(
+        f"{len(done)} runs: {totals['early finish']} early finishes, {totals['hang']} hangs, "
+        f"{totals['twice']} with a result twice"
+    )
+    return 1 if totals else 0
+
+
 def _all_of(kind: str, names: list[str], arguments: argparse.Namespace) -> int:
     """Run mutants, or directed schedules, one after the other; print a table."""
     evidence = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -195,6 +234,10 @@ def main() -> int:
             print(f"{violation.kind}: {violation.text}")
         print(dict(verdict.totals))
         return 1 if verdict.violations else 0
+    if arguments.completion:
+        resume: Path | None = arguments.resume
+        known = resume.read_text().splitlines() if resume and resume.exists() else []
+        return asyncio.run(_completion(_seeds(arguments.completion), resume, known))
     if arguments.mutants is not None:
         return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments)
     if arguments.directed is not None:

@@ -137,13 +137,13 @@ async def _busy_worker(lab: Lab) -> str:
 
 
 async def late_calls(lab: Lab) -> None:
-    """What a worker sent to Redis arrives only when others have taken over (T1, T9)."""
+    """A commit reaches Redis only when others have taken over (T1, T9)."""
     slot = await _busy_worker(lab)
     node, started = lab.node(slot), time.monotonic()
     assert node is not None
     (data,) = lab.network.of(slot, "redis")
-    data.cut("requests", "hold")
-    await until(lambda: data.held_bytes > 0, what="calls held")
+    data.hold_from(lab.seen_redis.sha_of("commit"))
+    await until(lambda: data.held_bytes > 0, what="a commit held")
     for pair in lab.network.of(slot, "etcd"):
         pair.cut("both", "hold")
     await until(lambda: all_held_by_others(lab, node.id), what="takeover")
@@ -161,7 +161,7 @@ async def late_master(lab: Lab) -> None:
     master = await until(lab.master, what="a master")
     started = time.monotonic()
     (data,) = lab.network.of(master.slot, "redis")
-    data.hold_from(lab.seen_redis.sha_of("create"))
+    data.hold_from(lab.seen_redis.sha_of("unstage"))
     await lab.submit()
     await until(lambda: data.held_bytes > 0, what="the call held")
     for pair in lab.network.of(master.slot, "etcd"):
@@ -188,10 +188,12 @@ async def cut_from_etcd(lab: Lab) -> None:
 
 async def kill_with_pages(lab: Lab) -> None:
     """A worker dies with pages in flight; its successors must fetch them."""
-    slot = await _busy_worker(lab)
-    node, started = lab.node(slot), time.monotonic()
+    await _busy_worker(lab)
+    node, started = lab.node("w1"), time.monotonic()
     assert node is not None
-    await asyncio.to_thread(node.kill)
+    await until(lambda: _asked(lab).count("\n") > fetched(lab) + 1, what="requests under way")
+    node.kill()
+    lab.start_node("w2")
     note(lab, "kill-worker", node.id, started)
 
 
@@ -345,7 +347,7 @@ SCENARIOS = {
     ),
     "kill-with-pages": Scenario(
         kill_with_pages.__doc__ or "", kill_with_pages, lambda: plain(slow_s=0.8, pages=6),
-        end_s=40.0,
+        end_s=40.0, idle=frozenset({"w2"}),
     ),
     "slow-looks": Scenario(
         slow_looks.__doc__ or "", slow_looks, lambda: chain(400, 12),

@@ -95,7 +95,9 @@ class Lab:
         etcd = asyncio.to_thread(start_etcd_cluster, self.folder / "etcd", self.setup.etcd_size)
         data = asyncio.to_thread(self._start_redis)
         self.etcd, self.redis = await asyncio.gather(etcd, data)
-        self.coord = await connect(EtcdOptions(endpoints=self.etcd.endpoints), cluster=CLUSTER)
+        self.coord = await connect(
+            EtcdOptions(endpoints=self.etcd.endpoints), cluster=CLUSTER, timeout_s=_START_S
+        )
         self.seen_etcd = EtcdObserver(self.coord)
         self.seen_redis = RedisObserver(
             self.redis.port, self.network.node_at, own_clock=self.setup.clocks
