@@ -27,7 +27,7 @@ class ShardFact(NamedTuple):
     run: str = ""
     discovered: int = 0
     refilled: int = 0
-    """Dead letters put back."""
+    """Dead letters put back and sitemaps done."""
     queued: int = 0
     delayed: int = 0
     in_flight: int = 0

@@ -16,6 +16,7 @@ from common.model.job import Job, JobState
 from common.model.records import Outcome, ResultRecord
 from common.runtime.clock import from_unix_ms, utc_now
 from common.web.scope import UrlRules
+from common.web.traps import Traps
 from common.web.url import host_key, parse_seed
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Explanation(NamedTuple):
     """None where it cannot be crawled at all."""
     state: str
     """One of unknown, filtered, staged, seen,
-     queued, delayed, in_flight, finished, denied, over_budget."""
+     queued, delayed, in_flight, finished, denied, over_budget, sitemap."""
     since: str | None
     """RFC 3339, where it is known."""
     reason: str
@@ -74,7 +75,7 @@ async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said
     from common.frontier.lookup import Delayed, Ended, InFlight, Queued
 
     if not await lookup.is_seen(url):
-        return await _unseen(lookup, job, url)
+        return await _as_sitemap(lookup, url) or await _unseen(lookup, job, url)
     match await lookup.find(url):
         case None:
             return _Said("seen", "only the seen-set knows it: " + _why_only_seen(job), {})
@@ -88,6 +89,23 @@ async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said
             return _ended(record)
 
 
+async def _as_sitemap(lookup: Lookup, url: str) -> _Said | None:
+    """Return what became of a URL that is a sitemap and no page, or None."""
+    read = await lookup.sitemap(url)
+    if read is None:
+        return None
+    if read.get("error"):
+        reason = f"not read as a sitemap: {read['error']['code']}: {read['error']['message']}"
+    elif read.get("rule"):
+        reason = f"not read as a sitemap: {read['rule']}"
+    elif read.get("kind") is None:
+        reason = f"no sitemap is there: status {read.get('status')}"
+    else:
+        reason = f"read as a sitemap ({read['kind']}): it names {read['pages']} pages"
+        reason += f" and {read['sitemaps']} sitemaps"
+    return _Said("sitemap", reason, read, read["at"])
+
+
 def _why_only_seen(job: Job) -> str:
     if job.spec.seen == "bloom":
         return "its record was consumed and trimmed, or the filter errs (one URL in a million)"
@@ -99,7 +117,8 @@ async def _unseen(lookup: Lookup, job: Job, url: str) -> _Said:
     if await lookup.is_staged(url):
         reason = "it is a seed that was not offered to the frontier yet"
         return _Said("staged", reason, {}, job.created_at)
-    rule = UrlRules(allow=spec.allow, deny=spec.deny).refusal(url)
+    rule = Traps(name for name in spec.traps if name != "none").refusal(url)
+    rule = rule or UrlRules(allow=spec.allow, deny=spec.deny).refusal(url)
     if rule is not None:
         return _Said("filtered", rule, {"rule": rule})
     if not await lookup.is_in_scope(url):

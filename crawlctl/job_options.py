@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from common.model.errors import UsageError
-from common.model.job import FOLLOW_TAGS, JobSpec
+from common.model.job import CLEAN_NAMES, FOLLOW_TAGS, MORE_TAGS, TRAP_NAMES, JobSpec
 from common.runtime import request_secrets
 from crawlctl.parameters import SIZE_SYNTAX, Number, Whole, size_of
 
@@ -27,7 +27,7 @@ HELP: Final[dict[str, str]] = {
     "max_depth": "most links from a seed; 0 is the seeds only",
     "max_pages": "fetch at most this many URLs in all",
     "max_pages_per_host": "fetch at most this many URLs of one host",
-    "follow": f"elements whose links are followed, of {', '.join((*FOLLOW_TAGS, 'link'))}",
+    "follow": f"elements whose links are followed, of {', '.join((*FOLLOW_TAGS, *MORE_TAGS))}",
     "delay": "seconds between two requests to one host, unless its robots.txt asks for more",
     "per_host": "concurrent requests to one host; above 1 the delay counts from start to start",
     "user_agent": "who we say we are; its first word is looked for in robots.txt",
@@ -36,6 +36,12 @@ HELP: Final[dict[str, str]] = {
     "env:NAME; repeatable",
     "proxy": "HTTP proxy for all requests; may be @FILE or env:NAME",
     "robots": "whether robots.txt is obeyed",
+    "sitemaps": "read the sitemaps of each host: those its robots.txt names, and /sitemap.xml",
+    "page_robots": "record what pages ask of crawlers (X-Robots-Tag, robots meta), or obey it: "
+    "nofollow links are not followed, noindex pages keep no title",
+    "traps": f"URLs that a site makes without end, of {', '.join(TRAP_NAMES)}, or none",
+    "clean": f"what is taken out of links, of {', '.join(CLEAN_NAMES)}; may merge different pages",
+    "simhash": "record a 64-bit SimHash of each page's text",
     "shards": "parts the job is split into: no more workers than these can share it",
     "timeout": "seconds for one request in all",
     "connect_timeout": "seconds to connect",
@@ -51,13 +57,15 @@ HELP: Final[dict[str, str]] = {
     "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
     "allow_private": "allow loopback, private and link-local addresses",
 }
-NOT_YET: Final = ("per_ip", "per_domain", "sitemaps", "shard_by")
+NOT_YET: Final = ("per_ip", "per_domain", "shard_by")
 """Fields without their feature in this version; no options, and refused in a spec."""
 
 _METAVARS: Final = {
     "allow": "REGEX",
     "deny": "REGEX",
     "follow": "TAGS",
+    "traps": "NAMES",
+    "clean": "NAMES",
     "delay": "SECONDS",
     "timeout": "SECONDS",
     "connect_timeout": "SECONDS",
@@ -69,6 +77,12 @@ _METAVARS: Final = {
     "proxy": "URL",
     "seen_rate": "RATE",
 }
+_LISTS: Final = {
+    "follow": ("tag", FOLLOW_TAGS),
+    "traps": ("rule", (*TRAP_NAMES, "none")),
+    "clean": ("step", CLEAN_NAMES),
+}
+"""Fields given as names with commas: what one is called, and which there are."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,7 +96,8 @@ def job_options(**defaults: Any) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         for name in reversed(HELP):
-            function = click.option(_flag(name), **_parameter(name, defaults))(function)
+            flags = _flag(name) + ("/--no-sitemaps" if name == "sitemaps" else "")
+            function = click.option(flags, **_parameter(name, defaults))(function)
         return function
 
     return decorate
@@ -142,8 +157,8 @@ def _parameter(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         "metavar": _METAVARS.get(name),
         "default": None,
     }
-    if name == "follow":
-        return parameter | {"callback": _split_tags}
+    if name in _LISTS:
+        return parameter | {"callback": _split_names}
     if name == "max_body":
         return parameter | {"callback": _parse_size}
     if get_origin(kind) is tuple:
@@ -180,15 +195,19 @@ def _each(value: object) -> tuple[str, ...]:
     return value if isinstance(value, tuple) else (str(value),)
 
 
-def _split_tags(
-    _ctx: click.Context, _param: click.Parameter, value: str | None
+def _split_names(
+    _ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[str, ...] | None:
     if value is None:
         return None
-    tags = tuple(tag.strip().lower() for tag in value.split(",") if tag.strip())
-    if not tags:
-        raise UsageError(f"--follow: {value!r} names no tag; choose from {', '.join(FOLLOW_TAGS)}")
-    return tags
+    names = tuple(name.strip().lower() for name in value.split(",") if name.strip())
+    if not names:
+        assert param.name is not None
+        what, known = _LISTS[param.name]
+        raise UsageError(
+            f"{_flag(param.name)}: {value!r} names no {what}; choose from {', '.join(known)}"
+        )
+    return names
 
 
 def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

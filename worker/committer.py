@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
 
 from common.frontier.items import Item
-from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
+from common.frontier.owner import Finished, Release, Retry, Settled, SitemapRead, TaskFrontier
 from common.frontier.replies import Offered, Refusal
 from common.model.errors import FrontierUnavailable
 from worker.job import JobContext
@@ -103,7 +104,7 @@ class Committer:
             self._on_settled(batch)
 
     async def _write(self, batch: Sequence[Settlement]) -> Refusal | None:
-        found = list({item.url: item for one in batch for item in one.offers}.values())
+        found = list({item.identity: item for one in batch for item in one.offers}.values())
         for start in range(0, len(found), OFFER_AT_ONCE):
             refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
             if refusal is not None:
@@ -174,6 +175,7 @@ class Committer:
         finished: list[Finished] = []
         retries: list[Retry] = []
         releases: list[Release] = []
+        sitemaps: list[SitemapRead] = []
         for one in batch:
             ago = -1 if one.ended_at is None else int((now - one.ended_at) * 1000)
             match one.settle(ago):
@@ -183,9 +185,15 @@ class Committer:
                     retries.append(again)
                 case Release() as back:
                     releases.append(back)
+                case SitemapRead() as read:
+                    sitemaps.append(read)
+        filtered: Counter[str] = Counter()
+        for one in batch:
+            filtered.update(one.filtered)
         return await self._frontier.settle(
             finished=finished,
             retries=retries,
             releases=releases,
-            filtered=sum(one.filtered for one in batch),
+            sitemaps=sitemaps,
+            filtered=filtered,
         )

@@ -15,6 +15,7 @@ from common.frontier.pace import Permits
 from common.frontier.scope import ScopeSet
 from common.model.ids import JobId, NodeId, Token
 from common.model.job import JobSpec
+from common.web.directives import agent_of
 from common.web.retry import RetryPolicy
 from worker.capacity import Share
 from worker.fetch import Fetcher
@@ -22,6 +23,7 @@ from worker.outlinks import Outlinks
 from worker.pacer import Pacer
 from worker.parsing import PageParser
 from worker.robots import RobotsCache
+from worker.sitemaps import Sitemaps
 
 if TYPE_CHECKING:
     from worker.warc import Archive
@@ -76,10 +78,14 @@ class JobContext:
         )
         self.pacer = Pacer(permits, per_host=spec.per_host)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer)
-        self.parser = PageParser(frozenset(spec.follow))
+        agent = agent_of(spec.user_agent)
+        self.parser = PageParser(frozenset(spec.follow), agent=agent, with_simhash=spec.simhash)
+        self.agent = agent
+        """Our product token, by which pages and robots.txt may address us."""
         self.retry = RetryPolicy(spec.retries)
         self.offers = Offers(client, cluster=cluster, job=job, spec=spec)
         self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec)
+        self.sitemaps = Sitemaps(spec, self.outlinks, self.robots, self.parser)
         self.wakes: dict[int, asyncio.Event] = {}
         """By shard owned here: set when URLs were offered to it, so that it claims at once."""
 

@@ -1,15 +1,16 @@
 """Which links of a page go into the frontier, and which of these may be new.
 
-A link is refused (and counted as filtered) by depth, by ``--allow``/``--deny`` or by scope. What is
-left and was not seen by this process before is offered. The cache holds links whose offer was
-*taken*, so that skipping them loses nothing; it is dropped when the server was restarted, since an
-older copy of the data may have come back.
+A link is refused, and counted by its rule, by depth, ``--traps``, ``--allow``/``--deny`` or scope.
+What is left and was not seen by this process before is offered. The cache holds links whose offer
+was *taken*, so that skipping them loses nothing; it is dropped when the server was restarted, since
+an older copy of the data may have come back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from common.frontier.items import Item
@@ -17,6 +18,8 @@ from common.frontier.scope import ScopeSet
 from common.model.ids import HostKey
 from common.model.job import JobSpec
 from common.web import scope, url
+from common.web.cleaning import Cleaner
+from common.web.traps import Traps
 from worker.scope_verdicts import ScopeVerdicts
 
 CACHE_LINKS: Final = 500_000
@@ -29,7 +32,8 @@ class Selected(NamedTuple):
     """What is to be done with the links of a page."""
 
     offers: list[Item]
-    filtered: int
+    filtered: Mapping[str, int]
+    """Links refused, by rule."""
 
 
 class Outlinks:
@@ -41,6 +45,8 @@ class Outlinks:
         self._sends_own_headers = bool(spec.header or spec.cookie)
         self._rules = scope.UrlRules(allow=spec.allow, deny=spec.deny)
         self._has_rules = bool(spec.allow or spec.deny)
+        self._traps = Traps(name for name in spec.traps if name != "none")
+        self.clean = Cleaner(spec.clean)
         self._young: set[str] = set()
         self._old: set[str] = set()
         self._run = ""
@@ -54,28 +60,61 @@ class Outlinks:
             referrer: the page.
         """
         if self._max_depth is not None and depth > self._max_depth:
-            return Selected([], len(links))
+            return Selected([], {f"max_depth: {self._max_depth}": len(links)} if links else {})
         offers: list[Item] = []
-        filtered = 0
+        filtered: Counter[str] = Counter()
+        if self.clean:
+            links = list(dict.fromkeys(map(self.clean, links)))
         for start in range(0, len(links), SELECT_AT_ONCE):
             if start:
                 await asyncio.sleep(0)
             unseen = self._unseen(links[start : start + SELECT_AT_ONCE])
-            kept = await self._scope.kept(self._allowed(unseen))
-            filtered += len(unseen) - len(kept)
+            allowed = self._allowed(unseen, filtered)
+            kept = await self._scope.kept(allowed)
+            if len(kept) < len(allowed):
+                filtered[self._scope.rule] += len(allowed) - len(kept)
             for link in kept:
                 host = url.host_key(link)
                 offers.append(Item(host, link[len(host) :], depth, referrer))
         return Selected(offers, filtered)
 
+    async def select_sitemaps(self, links: Sequence[str], *, level: int) -> Selected:
+        """Return which sitemaps to offer: what may be asked for at all, but no page.
+
+        Args:
+            links: canonical, distinct.
+            level: how many sitemaps lead to these, themselves included.
+        """
+        found = [
+            Item(host := url.host_key(one), one[len(host) :], 1, None, sitemap=level)
+            for one in links
+        ]
+        unseen = [one for one in found if not self._is_known(one.identity)]
+        allowed = [one for one in unseen if not self._rules.is_denied(one.url)]
+        kept = frozenset(await self._scope.kept([one.url for one in allowed]))
+        filtered = Counter({self._scope.rule: len(allowed) - len(kept)})
+        return Selected([one for one in allowed if one.url in kept], +filtered)
+
+    def _is_known(self, identity: str) -> bool:
+        return identity in self._young or identity in self._old
+
     def _unseen(self, links: Sequence[str]) -> list[str]:
         young, old = self._young, self._old
         return [link for link in links if link not in young and link not in old]
 
-    def _allowed(self, links: list[str]) -> list[str]:
-        if not self._has_rules:
+    def _allowed(self, links: list[str], filtered: Counter[str]) -> list[str]:
+        if not self._has_rules and not self._traps:
             return links
-        return [link for link in links if self._rules.refusal(link) is None]
+        kept = []
+        for link in links:
+            rule = self._traps.refusal(link)
+            if rule is None and self._has_rules:
+                rule = self._rules.refusal(link)
+            if rule is None:
+                kept.append(link)
+            else:
+                filtered[rule] += 1
+        return kept
 
     async def widen(self, target: str) -> None:
         """Let the target of a seed's redirect join the scope."""
@@ -89,6 +128,6 @@ class Outlinks:
         """Remember links whose offer was taken on a server run."""
         if run != self._run:
             self._young, self._old, self._run = set(), set(), run
-        self._young.update(item.url for item in offers)
+        self._young.update(item.identity for item in offers)
         if len(self._young) > CACHE_LINKS:
             self._young, self._old = set(), self._young

@@ -10,29 +10,33 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
 
 from common.frontier import items
 from common.frontier.items import Item
-from common.frontier.owner import HOLD_MS, Finished, Release, Retry, item_of
+from common.frontier.owner import HOLD_MS, Finished, Release, Retry, SitemapRead, item_of
 from common.frontier.replies import Claim
 from common.model.ids import HostKey, Token
 from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.runtime.clock import utc_now
-from common.web import url
+from common.web import directives, sitemap, url
 from common.web.html import is_html
 from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
 from worker.pacer import Visit
+from worker.sitemaps import SitemapRecord
 
 MAX_OWNERS: Final = 5
 """A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
 _SNIFF_BYTES: Final = 512
+
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,11 +48,13 @@ class Settlement:
     claim: int
     ended_at: float | None
     """Monotonic; when the last response for it ended. None = no request was sent."""
-    settle: Callable[[int], Finished | Retry | Release]
+    settle: Callable[[int], Finished | Retry | Release | SitemapRead]
     """Given the ms since ``ended_at`` (-1: no request), what to write."""
     offers: list[Item]
-    filtered: int = 0
+    filtered: Mapping[str, int] = field(default_factory=dict)
+    """Links refused, by rule."""
     outcome: Outcome | None = None
+    """None for what is not finished, and for a sitemap."""
     elapsed_ms: int = 0
 
 
@@ -89,7 +95,9 @@ class PageWorker:
         if page.item.owners >= MAX_OWNERS:
             message = f"{page.item.owners} workers ended while they worked on it"
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
-        return await self._request(page)
+        settlement = await self._request(page)
+        found = await self._context.sitemaps.of_host(page.item.host)
+        return replace(settlement, offers=[*settlement.offers, *found]) if found else settlement
 
     async def _request(self, page: _Page) -> Settlement:
         item = page.item
@@ -111,15 +119,34 @@ class PageWorker:
             return self._end(page, Outcome.DENIED, rule=verdict.rule, ended_at=asked)
         if asked is not None and known.delay_s > 0:
             return self._release(page, asked)
-        with self._context.pacer.visit(item.host, known.delay_s) as visit:
+        if not item.sitemap:
+            return await self._fetch(page, known.delay_s, trusted=trusted, asked=asked)
+        if not self._context.sitemaps.may_read(item.host):
+            return self._end(page, Outcome.DROPPED, rule="sitemaps: too many of one host")
+        async with self._context.sitemaps.gate:
+            return await self._fetch(page, known.delay_s, trusted=trusted, asked=asked)
+
+    async def _fetch(
+        self, page: _Page, delay_s: float, *, trusted: bool, asked: float | None
+    ) -> Settlement:
+        item, clean = page.item, self._context.outlinks.clean
+
+        def is_bounce(target: str) -> bool:
+            there = url.canonicalize(target)
+            return there is not None and (there == item.url or clean(there) == item.url)
+
+        with self._context.pacer.visit(item.host, delay_s) as visit:
             turn = self._turn(page, visit)
             if not await turn(0.0):
                 return self._release(page, asked, wait_s=visit.wait_s)
             fetched = await self._context.fetcher.fetch(
                 item.url,
                 wait_before_hop=turn,
-                is_bounce=lambda target: url.canonicalize(target) == item.url,
+                is_bounce=is_bounce,
                 trusted=trusted,
+                any_type=bool(item.sitemap),
+                max_body=sitemap.MAX_BYTES if item.sitemap else None,
+                cut=bool(item.sitemap),
             )
             visit.ended(pause_s=_retry_after_s(fetched))
         if not fetched.abandoned:
@@ -161,28 +188,59 @@ class PageWorker:
             return self._failed(page, error, fetched, ended_at=fetched.ended_at)
         if 300 <= status < 400 and fetched.location is not None:
             return await self._redirected(page, fetched, fetched.location)
+        if page.item.sitemap:
+            return await self._sitemap(page, fetched)
         return await self._fetched(page, fetched)
+
+    async def _sitemap(self, page: _Page, fetched: Fetched) -> Settlement:
+        if fetched.status is None or not 200 <= fetched.status < 300:
+            return self._end(page, Outcome.FETCHED, fetched=fetched)
+        named = await self._context.sitemaps.read(page.item, fetched)
+        return self._end(
+            page,
+            Outcome.FETCHED,
+            fetched=fetched,
+            offers=named.offers,
+            filtered=named.filtered,
+            kind=named.kind,
+            pages=named.pages,
+            sitemaps=named.sitemaps,
+            is_whole=named.is_whole,
+        )
 
     async def _fetched(self, page: _Page, fetched: Fetched) -> Settlement:
         item, context = page.item, self._context
-        title = encoding = None
+        facts: dict[str, object] = {}
         links: list[str] = []
+        nofollow: frozenset[str] = frozenset()
+        said = directives.of_header(_fields(fetched, "X-Robots-Tag"), agent=context.agent)
         ok = fetched.status is not None and 200 <= fetched.status < 300
         if ok and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
             parsed = await context.parser.parse(
                 fetched.body, url=fetched.final_url, content_type=fetched.content_type
             )
-            title, encoding, links = parsed.title, parsed.encoding, parsed.links
+            links, nofollow = parsed.links, parsed.nofollow
+            said |= parsed.directives
+            facts = {
+                "title": parsed.title,
+                "encoding": parsed.encoding,
+                "canonical": parsed.canonical,
+                "simhash": parsed.simhash,
+            }
+        facts |= {"outlinks": len(links), "robots": tuple(sorted(said))}
+        refused: dict[str, int] = {}
+        if context.spec.page_robots == "obey":
+            links, refused = _obeyed(links, nofollow, said)
+            if "noindex" in said:
+                facts["title"] = None
         selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)
         return self._end(
             page,
             Outcome.FETCHED,
             fetched=fetched,
-            title=title,
-            encoding=encoding,
-            outlinks=len(links),
             offers=selected.offers,
-            filtered=selected.filtered,
+            filtered={**selected.filtered, **refused},
+            **facts,  # type: ignore[arg-type]
         )
 
     async def _redirected(self, page: _Page, fetched: Fetched, location: str) -> Settlement:
@@ -192,6 +250,16 @@ class PageWorker:
             message = "the redirect's target is not a usable http(s) URL"
             error = _error(ErrorCode.INVALID_LOCATION, message)
             return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+        if item.sitemap:
+            below = await self._context.sitemaps.below(item, [target])
+            return self._end(
+                page,
+                Outcome.REDIRECTED,
+                fetched=fetched,
+                offers=below.offers,
+                filtered=below.filtered,
+                kind="redirect",
+            )
         if item.depth == 0:  # a seed, or where one was sent: redirects keep the depth
             await outlinks.widen(target)
         selected = await outlinks.select([target], depth=item.depth, referrer=item.url)
@@ -259,10 +327,12 @@ class PageWorker:
         fetched: Fetched | None = None,
         ended_at: float | None = None,
         offers: list[Item] | None = None,
-        filtered: int = 0,
+        filtered: Mapping[str, int] = _NOTHING,
         **facts: object,
     ) -> Settlement:
         item = page.item
+        if item.sitemap:
+            return self._end_sitemap(page, fetched, ended_at, offers or [], filtered, facts)
         record = _encode(self._record(page, outcome, fetched, facts))
         letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
         claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
@@ -274,6 +344,29 @@ class PageWorker:
             filtered,
             outcome,
             fetched.elapsed_ms if fetched else 0,
+        )
+
+    def _end_sitemap(
+        self,
+        page: _Page,
+        fetched: Fetched | None,
+        ended_at: float | None,
+        offers: list[Item],
+        filtered: Mapping[str, int],
+        facts: dict[str, object],
+    ) -> Settlement:
+        if fetched is not None:
+            facts.setdefault("error", fetched.error)
+            facts["status"] = fetched.status
+        record = _encode(SitemapRecord(at=utc_now(), **facts))  # type: ignore[arg-type]
+        item, claim = page.item, page.claim.number
+        delay_ms = self._delay_ms(item.host)
+        return Settlement(
+            claim,
+            fetched.ended_at if fetched else ended_at,
+            lambda ago: SitemapRead(claim, item.host, ago, delay_ms, item.url, record),
+            offers,
+            filtered,
         )
 
     def _record(
@@ -300,6 +393,8 @@ class PageWorker:
             depth=item.depth,
             referrer=item.referrer,
             fetched_at=utc_now(),
+            lastmod=item.lastmod,
+            priority=item.priority,
             attempt=item.attempt,
             worker=self._context.node,
             token=self._token,
@@ -311,6 +406,24 @@ class PageWorker:
         if self._context.spec.per_host > 1:
             return 0
         return int(self._context.robots.delay_s(host) * 1000)
+
+
+def _fields(fetched: Fetched, name: str) -> list[str]:
+    """Return the values of a header field, however often it was sent."""
+    if fetched.headers is None or name not in fetched.headers:
+        return []
+    return [value for key, value in fetched.headers.items() if key.lower() == name.lower()]
+
+
+def _obeyed(
+    links: list[str], nofollow: frozenset[str], said: frozenset[str]
+) -> tuple[list[str], dict[str, int]]:
+    """Return the links that the page lets us follow, and how many it does not, by rule."""
+    if "nofollow" in said:
+        return [], {"nofollow: page": len(links)} if links else {}
+    kept = [link for link in links if link not in nofollow] if nofollow else links
+    refused = len(links) - len(kept)
+    return kept, {"nofollow: link": refused} if refused else {}
 
 
 def _retry_after_s(fetched: Fetched | None) -> float:

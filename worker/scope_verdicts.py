@@ -35,6 +35,8 @@ class ScopeVerdicts:
     ) -> None:
         self._set = scope_set
         self._kind: Literal["host", "domain", "prefix", "any"] = kind
+        self.rule = f"scope: {kind}"
+        """What refuses a link that is out of scope."""
         self._verdicts: dict[str, tuple[bool, float]] = {}
         self._widened = 0
 

@@ -2,7 +2,8 @@
 
 An item is msgpack ``[path, depth, shared, suffix, attempt, owners]``. The host is the queue it lies
 in. The referrer is stored as the length of its common prefix with the URL and the rest, since most
-links stay near the page they stand on; ``shared`` is -1 for a seed.
+links stay near the page they stand on; ``shared`` is -1 for a seed. A sitemap, and a page that one
+names, have three elements more: level of the sitemap (0 = a page), lastmod, priority.
 """
 
 from __future__ import annotations
@@ -14,7 +15,21 @@ import msgspec
 from common.model.ids import HostKey
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[str, int, int, str, int, int]).decode
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    path: str
+    depth: int
+    shared: int
+    suffix: str
+    attempt: int
+    owners: int
+    sitemap: int = 0
+    lastmod: str | None = None
+    priority: float | None = None
+
+
+_decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 class Item(NamedTuple):
@@ -28,20 +43,31 @@ class Item(NamedTuple):
     """The try this item is waiting for, from 1."""
     owners: int = 0
     """Owners that lost it in flight."""
+    sitemap: int = 0
+    """0 for a page; for a sitemap how many lead to it: 1 for one of its host's own."""
+    lastmod: str | None = None
+    """What the sitemap that names the page says of it; likewise ``priority``, from 0 to 1."""
+    priority: float | None = None
 
     @property
     def url(self) -> str:
         """The canonical URL."""
         return self.host + self.path
 
+    @property
+    def identity(self) -> str:
+        """What the seen-set knows it by: a URL may be a page and, apart from that, a sitemap."""
+        return f"sitemap {self.url}" if self.sitemap else self.host + self.path
+
 
 def encode(item: Item) -> bytes:
     """Return the queued form."""
-    host, path, depth, referrer, attempt, owners = item
-    if referrer is None:
-        return _encode((path, depth, -1, "", attempt, owners))
-    shared = _shared_prefix(host + path, referrer)
-    return _encode((path, depth, shared, referrer[shared:], attempt, owners))
+    host, path, depth, referrer, attempt, owners, *hints = item
+    shared = -1 if referrer is None else _shared_prefix(host + path, referrer)
+    suffix = "" if referrer is None else referrer[shared:]
+    if item.sitemap or item.lastmod is not None or item.priority is not None:
+        return _encode((path, depth, shared, suffix, attempt, owners, *hints))
+    return _encode((path, depth, shared, suffix, attempt, owners))
 
 
 def _shared_prefix(one: str, other: str) -> int:
@@ -62,6 +88,9 @@ def decode(host: HostKey, raw: bytes) -> Item:
     Raises:
         msgspec.DecodeError: the bytes were not written by :func:`encode`.
     """
-    path, depth, shared, suffix, attempt, owners = _decode(raw)
-    referrer = None if shared < 0 else (host + path)[:shared] + suffix
-    return Item(host, path, depth, referrer, attempt, owners)
+    it = _decode(raw)
+    referrer = None if it.shared < 0 else (host + it.path)[: it.shared] + it.suffix
+    return Item(
+        host, it.path, it.depth, referrer, it.attempt, it.owners, it.sitemap, it.lastmod,
+        it.priority,
+    )  # fmt: skip

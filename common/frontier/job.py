@@ -76,7 +76,7 @@ class ShardStats(NamedTuple):
     layers: int
     """Of its seen-set."""
     refilled: int = 0
-    """Dead letters put back so far: with ``discovered``, all that was ever queued anew."""
+    """Dead letters put back and sitemaps done: with ``discovered``, all ever queued anew."""
     trimmed: int = 0
     """Results dropped after every consumer group had acknowledged them."""
 

@@ -27,7 +27,8 @@ class TaskKeys:
 
     __slots__ = (
         "_prefix", "blocked", "busy", "dead", "delayed", "delays", "errors", "hll", "in_flight",
-        "meta", "pace", "pages", "ready", "results", "scope", "slot", "slots", "staged",
+        "meta", "pace", "pages", "ready", "results", "rules", "scope", "sitemaps", "slot", "slots",
+        "staged",
     )  # fmt: skip
 
     def __init__(self, cluster: str, task: Task) -> None:
@@ -63,6 +64,10 @@ class TaskKeys:
         """Hash: host -> delay in ms that was set for it, in place of the job's."""
         self.hll = prefix + "hll"
         """HyperLogLog of the fingerprints offered."""
+        self.sitemaps = prefix + "sitemaps"
+        """Hash: URL of a sitemap -> what became of it (JSON)."""
+        self.rules = prefix + "rules"
+        """Hash: rule -> links it refused."""
         self.staged = prefix + "staged"
         """Hash (shard 0): chunk number -> seed URLs (msgpack)."""
         self.scope = prefix + "scope"

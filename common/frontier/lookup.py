@@ -9,7 +9,7 @@ Not promised: an answer about one moment. A crawl goes on while it is asked.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -115,6 +115,12 @@ class Lookup:
         )
         return any(holds(raw, seen, layout.form) for raw in raws)
 
+    async def sitemap(self, url: str) -> dict[str, Any] | None:
+        """Return what became of a URL as a sitemap, if it was read as one."""
+        (raw,) = await self._client.commands([("HGET", self._keys(url).sitemaps, url)])
+        found: dict[str, Any] | None = None if raw is None else msgspec.json.decode(raw)
+        return found
+
     async def find(self, url: str) -> Place | None:
         """Return where the URL is; None where only the seen-set may know it."""
         for _ in range(_PASSES):
@@ -135,7 +141,7 @@ class Lookup:
         while True:
             (raws,) = await self._client.commands([("LRANGE", queue, last - _STEP + 1, last)])
             for back, raw in enumerate(reversed(raws)):
-                if path in raw and (item := items.decode(host, raw)).url == url:
+                if path in raw and (item := items.decode(host, raw)).identity == url:
                     length, ready, skew, blocked = await self._client.commands(
                         [
                             ("LLEN", queue),
@@ -162,7 +168,7 @@ class Lookup:
                 if not member.startswith(begin) or path not in member:
                     continue
                 item = items.decode(host, member[len(begin) :])
-                if item.url == url:
+                if item.identity == url:
                     return Delayed(item, int(float(score)) - await self._skew_ms(keys))
             if int(cursor) == 0:
                 return None
@@ -178,7 +184,7 @@ class Lookup:
                 if path not in entry:
                     continue
                 token, at, raw = entry.split(b"\n", 2)
-                if at.decode() == host and (item := items.decode(host, raw)).url == url:
+                if at.decode() == host and (item := items.decode(host, raw)).identity == url:
                     since = await self._claimed_at_ms(keys, int(claim))
                     return InFlight(item, int(claim), int(token), since)
             if int(cursor) == 0:

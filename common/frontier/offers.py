@@ -94,7 +94,7 @@ class Offers:
             args += (host, len(found))
         for found in by_host.values():
             for item in found:
-                seen = fingerprint(item.url, layout.mode)
+                seen = fingerprint(item.identity, layout.mode)
                 names += layout.buckets(seen, layers)
                 args += (seen.fingerprint, seen.packed + items.encode(item))
         return Call("offer", names, args)

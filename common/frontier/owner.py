@@ -8,8 +8,11 @@ so that the lost claim can no longer happen, then :meth:`TaskFrontier.recover`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
 
 from common.frontier import items
 from common.frontier.client import FrontierClient
@@ -26,6 +29,7 @@ HOLD_MS = 5_000
 """A claim may be sent for this long; later it must be released (design rule P9)."""
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 RECOVER_BATCH = 250
 """Claims a requeue call; keeps each call under ten milliseconds."""
 
@@ -65,6 +69,18 @@ class Release(NamedTuple):
     delay_ms: int
     wait_ms: int = 0
     """Before which no URL of the host is to be claimed: others use the host."""
+
+
+class SitemapRead(NamedTuple):
+    """A claim of a sitemap to finish."""
+
+    claim: int
+    host: HostKey
+    ended_ago_ms: int
+    delay_ms: int
+    url: str
+    record: bytes
+    """What became of it, JSON."""
 
 
 class Settled(NamedTuple):
@@ -216,14 +232,15 @@ class TaskFrontier:
         finished: Sequence[Finished] = (),
         retries: Sequence[Retry] = (),
         releases: Sequence[Release] = (),
-        filtered: int = 0,
+        sitemaps: Sequence[SitemapRead] = (),
+        filtered: Mapping[str, int] = _NOTHING,
     ) -> Settled | Refusal:
         """Finish, postpone and give back claims, in one round trip.
 
-        All outlinks of ``finished`` must have been offered and taken before.
+        All outlinks of ``finished`` and ``sitemaps`` must have been offered and taken before.
 
         Args:
-            filtered: links refused before admission since the last call.
+            filtered: links refused before admission since the last call, by rule.
         """
         calls = []
         if finished or filtered:
@@ -232,6 +249,8 @@ class TaskFrontier:
             calls.append(self._retry(retries))
         if releases:
             calls.append(self._release(releases))
+        if sitemaps:
+            calls.append(self._sitemap(sitemaps))
         gone: list[int] = []
         for call, reply in zip(calls, await self._client.call(calls), strict=True):
             refusal = refusal_of(reply, call.script)
@@ -260,19 +279,31 @@ class TaskFrontier:
         keys = self._keys
         return [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy, keys.in_flight]
 
-    def _commit(self, finished: Sequence[Finished], filtered: int) -> Call:
+    def _commit(self, finished: Sequence[Finished], filtered: Mapping[str, int]) -> Call:
         keys, queues = self._keys, HostQueues(self._keys)
         counts_pages = int(self._spec.max_pages_per_host is not None)
-        args: list[str | bytes | int] = [*self._owner(), counts_pages, filtered]
+        refused = msgspec.json.encode(filtered) if filtered else b""
+        args: list[str | bytes | int] = [*self._owner(), counts_pages, refused]
         for one in finished:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             letter = encode_letter(one.letter, one.record) if one.letter else b""
             args += (one.outcome.value, one.record, letter)
         return Call(
             "commit",
-            [*self._names(), keys.results, keys.dead, keys.pages, keys.errors, *queues.names],
+            [
+                *self._names(), keys.results, keys.dead, keys.pages, keys.errors, keys.rules,
+                *queues.names,
+            ],
             args,
-        )
+        )  # fmt: skip
+
+    def _sitemap(self, read: Sequence[SitemapRead]) -> Call:
+        queues = HostQueues(self._keys)
+        args: list[str | bytes | int] = [*self._owner()]
+        for one in read:
+            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += (one.url, one.record)
+        return Call("sitemap", [*self._names(), self._keys.sitemaps, *queues.names], args)
 
     def _retry(self, retries: Sequence[Retry]) -> Call:
         queues = HostQueues(self._keys)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 NAMES = (
     "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant",
-    "host_set", "offer", "permit", "promote", "release", "requeue", "retry", "seal",
+    "host_set", "offer", "permit", "promote", "release", "requeue", "retry", "seal", "sitemap",
     "stats", "trim", "unstage",
 )  # fmt: skip
 

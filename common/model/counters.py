@@ -1,7 +1,9 @@
 """The counters of a job and the equation they keep.
 
 ``discovered`` is the number of distinct URLs admitted; at any moment it equals the sum of the ten
-states below, shard by shard, because one script moves each URL and its counters together.
+states below, shard by shard, because one script moves each URL and its counters together. Outside
+of the sum stand ``filtered``, links refused before admission, and ``sitemaps``, sitemaps that are
+done: while one waits or is read it is counted like a URL, and then leaves the sum on both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ WAITING: Final = ("queued", "delayed", "in_flight")
 FINAL: Final = (
     "fetched", "not_modified", "redirected", "denied", "failed", "dead", "dropped",
 )  # fmt: skip
-NAMES: Final = ("discovered", *WAITING, *FINAL, "filtered")
+NAMES: Final = ("discovered", *WAITING, *FINAL, "filtered", "sitemaps")
 
 
 def total(counters: Mapping[str, int]) -> int:

@@ -16,6 +16,11 @@ SPEC_VERSION = 1
 """Version of data layout, canonical form and hash a job is pinned to; scripts refuse others."""
 
 FOLLOW_TAGS = ("a", "area", "iframe", "frame", "meta-refresh")
+MORE_TAGS = ("link", "canonical")
+TRAP_NAMES = ("path", "query", "calendar")
+"""Rules of ``common.web.traps``."""
+CLEAN_NAMES = ("tracking", "session", "order")
+"""Steps of ``common.web.cleaning``."""
 HIGHEST_NUMBER = 2**53 - 1
 """What every reader of the stored JSON, Lua among them, still holds exactly."""
 DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
@@ -57,7 +62,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cookie: tuple[str, ...] = ()
     proxy: str | None = None
     robots: Literal["obey", "ignore"] = "obey"
-    sitemaps: bool = True
+    sitemaps: bool = False
+    page_robots: Literal["record", "obey"] = "record"
+    traps: tuple[str, ...] = ("path", "query")
+    clean: tuple[str, ...] = ()
+    simhash: bool = False
     shards: int = 64
     shard_by: Literal["host", "url"] = "host"
     timeout: float = 30.0
@@ -91,10 +100,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_range("priority", self.priority, low=-HIGHEST_NUMBER, high=HIGHEST_NUMBER)
         self._check_range("retries", self.retries, low=0, high=100)
         self._check_range("seen_rate", self.seen_rate, low=1e-9, high=0.01)
-        unknown = [tag for tag in self.follow if tag not in (*FOLLOW_TAGS, "link")]
+        self._check_names("follow", (*FOLLOW_TAGS, *MORE_TAGS))
+        self._check_names("traps", (*TRAP_NAMES, "none"))
+        self._check_names("clean", CLEAN_NAMES)
+
+    def _check_names(self, field: str, known: tuple[str, ...]) -> None:
+        unknown = [name for name in getattr(self, field) if name not in known]
         if unknown:
-            choices = ", ".join((*FOLLOW_TAGS, "link"))
-            raise UsageError(f"--follow: unknown tag {unknown[0]!r}; choose from {choices}")
+            what = "tag" if field == "follow" else "name"
+            choices = ", ".join(known)
+            raise UsageError(f"--{field}: unknown {what} {unknown[0]!r}; choose from {choices}")
 
     def _check_range(self, field: str, value: float | None, *, low: float, high: float) -> None:
         if value is None or low <= value <= high:

@@ -71,6 +71,16 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Hex digest of the decoded body."""
     truncated: bool = False
     title: str | None = None
+    robots: tuple[str, ...] = ()
+    """What X-Robots-Tag and robots meta elements say: noarchive, nofollow, noindex."""
+    canonical: str | None = None
+    """Canonical URL that the page names for itself (``link rel=canonical``)."""
+    simhash: str | None = None
+    """64-bit SimHash of the text, 16 hex digits; with ``--simhash``."""
+    lastmod: str | None = None
+    """When it changed last, by the sitemap it was found in, as written there."""
+    priority: float | None = None
+    """From 0 to 1, by the sitemap it was found in."""
     outlinks: int = 0
     """Distinct links found, before scope."""
     attempt: int = 1

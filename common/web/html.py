@@ -18,7 +18,7 @@ from typing import Final
 
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from common.web import charset, soup
+from common.web import charset, directives, simhash, soup
 from common.web.url import Base, canonicalize, document_base, host_key
 
 MAX_TITLE_CHARS: Final = 500
@@ -39,6 +39,7 @@ _SELECTORS: Final = {
     "iframe": "iframe[src]",
     "frame": "frame[src]",
     "meta-refresh": "meta[http-equiv][content]",
+    "canonical": "link[rel~='canonical' i][href]",
 }
 _HREF_TAGS: Final = frozenset(("a", "area", "link"))
 _NOT_ASCII_COMPATIBLE: Final = frozenset(("utf-16le", "utf-16be", "iso-2022-jp"))
@@ -63,13 +64,37 @@ class Page:
     """Distinct references before those that cannot be crawled were left out."""
     encoding: str
     """WHATWG name."""
+    directives: frozenset[str] = frozenset()
+    """What its robots meta elements say, see ``common.web.directives``."""
+    canonical: str | None = None
+    """Canonical URL that the page names for itself (``link rel=canonical``)."""
+    nofollow: frozenset[str] = frozenset()
+    """Those of ``links`` that stand only in elements marked ``rel=nofollow``."""
+    simhash: str | None = None
+    """Of its text, where it was asked for."""
 
 
 class HtmlParser:
     """Parses pages; remembers what references mean between them."""
 
-    def __init__(self, *, memo_entries: int = _MEMO_ENTRIES) -> None:
+    def __init__(
+        self,
+        *,
+        memo_entries: int = _MEMO_ENTRIES,
+        agent: str = "crawlctl",
+        with_simhash: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            memo_entries: References remembered.
+            agent: Our product token; robots meta elements may be for us alone.
+            with_simhash: Hash the text of each page; takes about as long as all the rest.
+        """
         self._resolver = LinkResolver(max_entries=memo_entries)
+        self._agent = agent
+        self._agent_bytes = agent.encode("utf-8", "replace")
+        self._with_simhash = with_simhash
         self._queries: dict[frozenset[str], str] = {}
 
     def parse(
@@ -82,7 +107,7 @@ class HtmlParser:
             url: Canonical URL of the page.
             content_type: The header field, for its charset.
             follow: Which elements count as links: ``a``, ``area``, ``link``, ``iframe``, ``frame``,
-                ``meta-refresh``.
+                ``meta-refresh``, ``canonical``.
         """
         encoding = charset.sniff(body, content_type)
         text = _as_utf8(body, encoding)
@@ -92,12 +117,42 @@ class HtmlParser:
         references, base = _references(tree, query=self._query(follow), url=url)
         if encoding is not charset.UTF_8:
             references = {_with_query_in(raw, encoding): None for raw in references}
+        links = self._resolver.resolve(references, base=base)
+        lowered = text.lower()  # most pages have none of it, which a search of bytes tells quickly
         return Page(
             title=_title(tree),
-            links=self._resolver.resolve(references, base=base),
+            links=links,
             found=len(references),
             encoding=encoding.name,
+            directives=self._directives(lowered, tree),
+            canonical=_canonical_link(lowered, tree, base),
+            nofollow=self._nofollow(lowered, tree, base),
+            simhash=_simhash(tree) if self._with_simhash else None,
         )
+
+    def _directives(self, lowered: bytes, tree: LexborHTMLParser) -> frozenset[str]:
+        if b"robots" not in lowered and self._agent_bytes not in lowered:
+            return frozenset()
+        said = (
+            directives.of_meta(
+                node.attrs.get("name") or "", node.attrs.get("content") or "", agent=self._agent
+            )
+            for node in tree.css("meta[name][content]")
+        )
+        return frozenset().union(*said)
+
+    def _nofollow(self, lowered: bytes, tree: LexborHTMLParser, base: str) -> frozenset[str]:
+        """Return the URLs that no element leads to but those marked ``rel=nofollow``."""
+        if b"nofollow" not in lowered:
+            return frozenset()
+        marked: set[str] = set()
+        plain: set[str] = set()
+        for node in tree.css("a[href],area[href]"):
+            rel = (node.attrs.get("rel") or "").lower().split()
+            (marked if "nofollow" in rel else plain).add(node.attrs.get("href") or "")
+        only = dict.fromkeys(sorted(marked - plain))
+        shown = self._resolver.resolve(dict.fromkeys(sorted(plain)), base=base)
+        return frozenset(self._resolver.resolve(only, base=base)) - frozenset(shown)
 
     def _query(self, follow: frozenset[str]) -> str:
         query = self._queries.get(follow)
@@ -246,6 +301,22 @@ def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[s
     if base is None:  # else a fragment alone leads to another document
         references = {raw: None for raw in references if raw[:1] != "#"}
     return references, base or url
+
+
+def _canonical_link(lowered: bytes, tree: LexborHTMLParser, base: str) -> str | None:
+    if b"canonical" not in lowered:
+        return None
+    node = tree.css_first("link[rel~='canonical' i][href]")
+    return None if node is None else canonicalize(node.attrs.get("href") or "", base)
+
+
+def _simhash(tree: LexborHTMLParser) -> str | None:
+    body = tree.body
+    if body is None:
+        return None
+    for node in body.css("script,style,noscript,template"):
+        node.decompose()
+    return simhash.simhash(body.text(separator=" "))
 
 
 def _refresh_target(pragma: str | None, content: str | None) -> str | None:

@@ -73,6 +73,10 @@ class UrlRules:
             return "allow: none matched"
         return None
 
+    def is_denied(self, url: str) -> bool:
+        """Tell whether a deny pattern is found in ``url``, whatever is allowed."""
+        return any(pattern.search(url) for pattern in self._deny)
+
 
 def _directories(url: str) -> list[str]:
     authority = authority_of(url)

@@ -2,9 +2,10 @@
 -- @use _guard _hosts
 -- KEYS[1] meta hash  KEYS[2] ready zset   KEYS[3] pace zset       KEYS[4] slots zset    KEYS[5] slot hash
 -- KEYS[6] busy hash  KEYS[7] in_flight    KEYS[8] results stream  KEYS[9] dead hash     KEYS[10] pages hash
--- KEYS[11] errors hash                    KEYS[12..] queues of the hosts concerned
+-- KEYS[11] errors hash                    KEYS[12] rules hash     KEYS[13..] queues of the hosts concerned
 -- ARGV[1] layout version  ARGV[2] server run  ARGV[3] token  ARGV[4] 1 = count pages per host
--- ARGV[5] links refused since the last commit (not counted again where every claim is gone)
+-- ARGV[5] links refused since the last commit, as JSON {rule: count} ('' = none; not counted again where every
+--   claim is gone)
 -- then per claim: claim, host, queue index, ms since the response ended (-1: no request), delay ms,
 --   outcome (a counter's name), result record (JSON), dead letter ('' = none)
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
@@ -12,6 +13,7 @@
 --   committed by an earlier copy of this call, or was requeued: its record is not written.
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
+local refused = ARGV[5] ~= '' and cjson.decode(ARGV[5])
 local token, now, gone, moved, done = ARGV[3], now_ms(KEYS[1]), {}, {}, 0
 for at = 6, #ARGV, 8 do
   local claim, host, outcome = ARGV[at], ARGV[at + 1], ARGV[at + 5]
@@ -32,9 +34,14 @@ for at = 6, #ARGV, 8 do
   end
   end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
     tonumber(ARGV[at + 4]), now)
-  if redis.call('EXISTS', KEYS[11 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+  if redis.call('EXISTS', KEYS[12 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
 for outcome, count in pairs(moved) do redis.call('HINCRBY', KEYS[1], outcome, count) end
 if done > 0 then redis.call('HINCRBY', KEYS[1], 'in_flight', -done) end
-if ARGV[5] ~= '0' and (done > 0 or #gone == 0) then redis.call('HINCRBY', KEYS[1], 'filtered', ARGV[5]) end
+if refused and (done > 0 or #gone == 0) then
+  for rule, count in pairs(refused) do
+    redis.call('HINCRBY', KEYS[1], 'filtered', count)
+    redis.call('HINCRBY', KEYS[12], rule, count)
+  end
+end
 return { 'OK', gone }

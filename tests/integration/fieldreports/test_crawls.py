@@ -70,7 +70,7 @@ async def test_h14_nothing_is_fetched_while_robots_txt_is_unavailable(stage: Sta
     async with crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running:
         for site in sites:
             await site.__aenter__()
-        await running.submit(*(site.url("/") for site in sites), timeout=1.0, retries=1)
+        await running.submit(*(site.url("/") for site in sites), timeout=1.0, retries=2)
         found = await running.finished()
         for site in sites:
             await site.__aexit__()
@@ -195,11 +195,11 @@ async def test_h21_a_job_does_not_end_while_its_only_page_is_in_flight(stage: St
 async def test_h22_a_page_that_outlasts_the_lease_is_fetched_once(stage: Stage) -> None:
     """Work held longer than a visibility timeout was handed to a second worker."""
     async with (
-        RawServer({"/": after(5.0, linking())}) as site,
+        RawServer({"/": after(8.0, linking())}) as site,
         crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=0) as running,
     ):
-        running.worker("a", ttl_s=2.0)
-        running.worker("b", ttl_s=2.0)
+        running.worker("a", ttl_s=5.0)
+        running.worker("b", ttl_s=5.0)
         await running.submit(site.url("/"))
         found = await running.finished()
     assert 1 == counted(site)["/"]

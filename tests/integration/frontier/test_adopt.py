@@ -43,7 +43,7 @@ async def test_a_newer_token_shuts_the_older_one_out_of_every_script(make_shard:
     assert await older.settle(finished=[finished(held[0])]) is Refusal.STALE
     assert await older.settle(retries=[again(held[0], after_ms=0)]) is Refusal.STALE
     assert await older.settle(releases=[back(held[0])]) is Refusal.STALE
-    assert await older.settle(filtered=3) is Refusal.STALE
+    assert await older.settle(filtered={"deny: x": 3}) is Refusal.STALE
     seen = await shard.assert_sound()
     assert (len(seen.in_flight), seen.results, seen.meta["filtered"]) == (4, [], "0")
 
@@ -51,8 +51,8 @@ async def test_a_newer_token_shuts_the_older_one_out_of_every_script(make_shard:
 async def test_any_script_of_a_newer_owner_raises_the_fence(make_shard: MakeShard) -> None:
     shard = await make_shard().create()
     older, newer = await shard.adopted(10), shard.owner(11)
-    assert await newer.settle(filtered=1) == Settled([])
-    assert await older.settle(filtered=1) is Refusal.STALE
+    assert await newer.settle(filtered={"deny: x": 1}) == Settled([])
+    assert await older.settle(filtered={"deny: x": 1}) is Refusal.STALE
     assert (await shard.stats()).token == 11
 
 
@@ -65,7 +65,7 @@ async def test_a_missing_shard_is_refused_to_everyone_and_made_by_no_one(
     assert await owner.claim(1, []) is Refusal.MISSING
     assert await owner.recover([], dead_below=0) == 0
     assert await owner.promote([b"http://a.example\nx"]) is Refusal.MISSING
-    assert await owner.settle(filtered=1) is Refusal.MISSING
+    assert await owner.settle(filtered={"deny: x": 1}) is Refusal.MISSING
     await owner.free([(1, 0)])
     assert await shard.try_offer(page(1)) is Refusal.MISSING
     (names,) = await shard.client.commands([("KEYS", f"crawlctl:{shard.cluster}:*")])

@@ -131,7 +131,7 @@ async def test_empty_shards_are_sealed_and_offers_must_wait(make_shard: MakeShar
     assert await shard.master.seal(await shard.master.stats(), fence=FENCE)
     assert await shard.try_offer(page(2)) is Refusal.RETRY
     assert await shard.try_offer(page(1)) is Refusal.RETRY, "also one that would change nothing"
-    assert await owner.settle(filtered=1) == Settled([])
+    assert await owner.settle(filtered={"deny: x": 1}) == Settled([])
     await shard.master.apply(ShardState.OPEN, fence=FENCE)
     assert await shard.try_offer(page(2)) == Offered(1, 2)
 

@@ -104,7 +104,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
 
     assert await shard.try_offer(page(1)) is Refusal.RUN
     assert await owner.claim(1, []) is Refusal.RUN
-    assert await owner.settle(filtered=1) is Refusal.RUN
+    assert await owner.settle(filtered={"deny: x": 1}) is Refusal.RUN
     assert isinstance(await shard.adopt(owner), Adopted)
     await owner.recover(set(crawl.held), dead_below=0)
     await commit(owner, list(crawl.held.values()))

@@ -38,7 +38,7 @@ async def test_a_commit_writes_the_record_and_moves_the_counter(make_shard: Make
         finished=[
             finished(one, outcome=outcome) for one, outcome in zip(held, Outcome, strict=True)
         ],
-        filtered=4,
+        filtered={"deny: x": 4},
     )
     assert answer == Settled([])
     seen = await shard.assert_sound()
@@ -65,9 +65,11 @@ async def test_a_commit_repeated_after_a_lost_reply_changes_nothing(make_shard: 
     await shard.offer(*pages(6))
     held = (await claim(owner)).claims
     done = [finished(one, outcome=Outcome.DEAD, letter=one.item) for one in held]
-    assert await owner.settle(finished=done, filtered=2) == Settled([])
+    assert await owner.settle(finished=done, filtered={"deny: x": 2}) == Settled([])
     before = await shard.assert_sound()
-    assert await owner.settle(finished=done, filtered=2) == Settled([one.number for one in held])
+    assert await owner.settle(finished=done, filtered={"deny: x": 2}) == Settled(
+        [one.number for one in held]
+    )
     after = await shard.assert_sound()
     assert after.results == before.results
     assert after.meta == before.meta
@@ -97,7 +99,7 @@ async def test_an_unknown_claim_is_gone_and_writes_nothing(make_shard: MakeShard
 async def test_links_refused_are_counted_also_without_a_page(make_shard: MakeShard) -> None:
     shard = await make_shard().create()
     owner = await shard.adopted()
-    assert await owner.settle(filtered=3) == Settled([])
+    assert await owner.settle(filtered={"deny: x": 3}) == Settled([])
     assert (await shard.counters())["filtered"] == 3
 
 

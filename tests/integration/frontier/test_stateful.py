@@ -217,7 +217,7 @@ class ShardMachine(RuleBasedStateMachine):
         chosen = owner.some(mask, owner.ever if is_old else owner.held)
         done = [finished(one, outcome=Outcome.DROPPED if one.rule else outcome) for one in chosen]
         for _ in range(repeats):
-            answer = self.run(owner.frontier.settle(finished=done, filtered=0))
+            answer = self.run(owner.frontier.settle(finished=done, filtered={}))
             gone = self.settled(owner, chosen, answer if done else None)
             for one in gone:
                 url = self.flying.pop(one.number)[1]

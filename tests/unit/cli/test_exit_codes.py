@@ -103,7 +103,7 @@ def test_wrong_use_exits_2_and_names_the_field(
 @pytest.mark.parametrize(
     "option",
     [
-        "--shard-by", "--per-ip", "--per-domain", "--store", "--sitemaps",
+        "--shard-by", "--per-ip", "--per-domain", "--store",
         "--follow-export",
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from common.web import charset
+from common.web import charset, sitemap
 from common.web.html import HtmlParser
 from common.web.robots import RobotsPolicy, RobotsRules, policy_for_status
 from common.web.url import canonicalize
@@ -174,3 +174,17 @@ def test_every_crawl_delay_and_sitemap_is_read() -> None:
             rules = RobotsRules.parse(_robots_txt(case), user_agent="mybot")
             found = [canonicalize(value, case["base"]) for value in rules.sitemaps]
             assert found == case["expected_sitemaps"]
+
+
+def test_every_sitemap_names_its_pages() -> None:
+    wrong = []
+    cases = list(_firm("sitemaps"))
+    for case in cases:
+        found = sitemap.parse((_CORPORA / case["file"]).read_bytes())
+        pages = [canonicalize(entry.url, case["fetched_from"]) for entry in found.pages]
+        children = [canonicalize(entry.url, case["fetched_from"]) for entry in found.children]
+        expected = (case["kind"], case["expected_page_urls"], case["expected_child_sitemaps"])
+        if (found.kind, pages, children) != expected:
+            wrong.append((case["file"], expected, found.kind, pages, children))
+    assert wrong == []
+    assert len(cases) >= 16
