@@ -32,10 +32,20 @@ class Concert:
     """The scenarios of a module."""
 
     scenarios: dict[str, Scenario] = field(default_factory=dict)
+    soloists: dict[str, Scenario] = field(default_factory=dict)
+    """Those that keep the processor busy: they run after the others, one by one."""
+
+    def alone(self, scenario: Scenario) -> Callable[[Any], None]:
+        """Make a test of a scenario that would disturb the others."""
+        return self._test(scenario, self.soloists)
 
     def test(self, scenario: Scenario) -> Callable[[Any], None]:
+        """Make a test of a scenario."""
+        return self._test(scenario, self.scenarios)
+
+    def _test(self, scenario: Scenario, group: dict[str, Scenario]) -> Callable[[Any], None]:
         name = scenario.__name__
-        self.scenarios[name] = scenario
+        group[name] = scenario
 
         def test(ends: Mapping[str, BaseException | None]) -> None:
             if (error := ends[name]) is not None:
@@ -47,10 +57,12 @@ class Concert:
     def run(self, stage: Callable[[str], Stage]) -> dict[str, BaseException | None]:
         """Run all; return what each raised."""
 
-        async def together() -> list[BaseException | None]:
+        async def together(group: Mapping[str, Scenario]) -> list[BaseException | None]:
             return await asyncio.gather(
-                *(one(stage(name)) for name, one in self.scenarios.items()),
-                return_exceptions=True,
+                *(one(stage(name)) for name, one in group.items()), return_exceptions=True
             )
 
-        return dict(zip(self.scenarios, asyncio.run(together()), strict=True))
+        ends = dict(zip(self.scenarios, asyncio.run(together(self.scenarios)), strict=True))
+        for name, one in self.soloists.items():
+            ends[name] = asyncio.run(together({name: one}))[0]
+        return ends
