@@ -23,8 +23,8 @@ class Limits(NamedTuple):
     """From where on a worker takes nothing new."""
 
     memory_bytes: int
-    cpu_wait: float = 0.9
-    loop_lag_s: float = 1.0
+    loop_lag_s: float
+    cpu_wait: float = 0.95
     redis_away_s: float = 1.5
     etcd_late_s: float = 1.0
 

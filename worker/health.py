@@ -25,6 +25,9 @@ PROBE_S: Final = 3.0
 """How long Redis may take to answer a ping. Its connections may all be busy with long scripts."""
 MEMORY_SHARE: Final = 0.8
 """Of the machine's memory: the limit where none is set."""
+LAG_PER_TTL: Final = 0.25
+"""Lag of the event loop, as a part of the lease's time to live, from which the lease is at risk."""
+SHORTEST_LAG_S: Final = 1.0
 BACKLOG_PER_PLACE: Final = 4
 FETCH_S: Final = 30.0
 """What a fetch may take where no job says."""
@@ -36,12 +39,18 @@ class Health:
     """Measures one process; :meth:`run` it beside the work."""
 
     def __init__(
-        self, client: FrontierClient, *, places: int, memory_limit_bytes: int | None
+        self,
+        client: FrontierClient,
+        *,
+        places: int,
+        lease_ttl_s: float,
+        memory_limit_bytes: int | None,
     ) -> None:
         limit = memory_limit_bytes or int(MEMORY_SHARE * machine_memory_bytes())
+        lag_limit_s = max(SHORTEST_LAG_S, LAG_PER_TTL * lease_ttl_s)
         self._client = client
         self._places = places
-        self._limits = Limits(memory_bytes=limit)
+        self._limits = Limits(memory_bytes=limit, loop_lag_s=lag_limit_s)
         self._vitals = Vitals()
         self._condition = Condition(self._limits)
         self._weight = Weight()

@@ -124,7 +124,12 @@ async def run(
     """
     _allow_many_files()
     async with _services(settings) as (coord, client):
-        health = Health(client, places=concurrency, memory_limit_bytes=memory_limit_bytes)
+        health = Health(
+            client,
+            places=concurrency,
+            lease_ttl_s=lease_ttl_s,
+            memory_limit_bytes=memory_limit_bytes,
+        )
         program = _Program(
             coord=coord,
             client=client,

@@ -6,7 +6,7 @@ import pytest
 
 from worker.condition import CALM_S, STALLED_S, Condition, Limits, Signs
 
-LIMITS = Limits(memory_bytes=1000)
+LIMITS = Limits(memory_bytes=1000, loop_lag_s=1.0)
 FINE = Signs(memory_bytes=500)
 
 
