@@ -1,54 +1,32 @@
 """What ``doctor`` looks at: services, how they are set up, and invariants across both.
 
-Reads only. A finding that two reads could explain by something having moved in between is confirmed
-by a second look before it is reported.
+Reads only. What holds across both services is in :mod:`crawlctl.invariants`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from common.model import counters
 from common.model.errors import CrawlerError, ServiceUnavailable
-from common.model.ids import JobId, Task
+from crawlctl.findings import Finding, Status
+from crawlctl.invariants import examined
 
 if TYPE_CHECKING:
-    from common.coord import Coord, EndpointStatus, LockInfo, NodeView, StoredJob
-    from common.frontier import FrontierClient, ServerInfo, ShardStats
+    from common.coord import Coord, EndpointStatus
+    from common.frontier import FrontierClient, ServerInfo
     from common.runtime.settings import Settings
-    from crawlctl.connect import Services
 
 _TIMEOUT_S = 5.0
 _CLOCKS_APART_S = 5.0
-_CONFIRM_AFTER_S = 1.0
 _USED_SHARE = 0.85
 """Of the memory limit: beyond it a crawl soon stops for lack of it."""
 _OLDEST_ETCD = (3, 4)
 _BAD_ETCD = ((3, 5, 0), (3, 5, 2))
 """Releases that may lose entries of their log when killed under load (fixed in 3.5.3)."""
-
-
-class Status(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    INFO = "info"
-    WARNING = "warning"
-    FAILED = "failed"
-    UNREACHABLE = "unreachable"
-
-
-class Finding(NamedTuple):
-    """The outcome of one check."""
-
-    check: str
-    status: Status
-    detail: str
-    remedy: str | None = None
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -61,7 +39,7 @@ async def examine(settings: Settings) -> list[Finding]:
     try:
         if coord is not None and client is not None:
             async with asyncio.timeout(_TIMEOUT_S * 4):
-                findings += await _across(Services(coord, client, settings.cluster))
+                findings += await examined(Services(coord, client, settings.cluster))
     except ServiceUnavailable as error:
         findings.append(Finding("invariants", Status.UNREACHABLE, str(error), "run doctor again"))
     except TimeoutError:
@@ -98,7 +76,7 @@ async def _open_etcd(settings: Settings, findings: list[Finding]) -> Coord | Non
             )
         )
         return None
-    findings += judge_etcd(await coord.etcd.status())
+    findings += judge_etcd(await coord.etcd.status(), is_private=_is_private(settings))
     return coord
 
 
@@ -136,7 +114,15 @@ def _not_open(name: str, error: CrawlerError | None, *, absent: str, wrong: str)
     return Finding(f"{name}.reachable", status, text, wrong if is_up else absent)
 
 
-def judge_etcd(members: Sequence[EndpointStatus]) -> list[Finding]:
+def _is_private(settings: Settings) -> bool:
+    """Tell whether etcd is the one of an ``up`` on this machine."""
+    from common.runtime import upstate
+
+    running = upstate.load(settings.cluster, os.environ)
+    return running is not None and settings.etcd_endpoints == (running.etcd,)
+
+
+def judge_etcd(members: Sequence[EndpointStatus], *, is_private: bool = False) -> list[Finding]:
     """Return what the members' own words say about the cluster."""
     findings = []
     for member in members:
@@ -152,7 +138,7 @@ def judge_etcd(members: Sequence[EndpointStatus]) -> list[Finding]:
             continue
         detail = f"{member.endpoint}: etcd {member.version}, {member.db_size / 1e6:.1f} MB"
         findings.append(Finding("etcd.reachable", Status.OK, detail))
-        findings += _judge_etcd_version(member.endpoint, member.version)
+        findings += _judge_etcd_version(member.endpoint, member.version, is_private=is_private)
         findings += [
             Finding(
                 "etcd.healthy",
@@ -176,17 +162,14 @@ def judge_etcd(members: Sequence[EndpointStatus]) -> list[Finding]:
     return findings
 
 
-def _judge_etcd_version(endpoint: str, version: str) -> list[Finding]:
+def _judge_etcd_version(endpoint: str, version: str, *, is_private: bool) -> list[Finding]:
     numbers = tuple(int(part) for part in version.partition("-")[0].split(".") if part.isdecimal())
     if _BAD_ETCD[0] <= numbers <= _BAD_ETCD[1]:
-        return [
-            Finding(
-                "etcd.version",
-                Status.WARNING,
-                f"{endpoint}: {version} may lose data when a member is killed under load",
-                "upgrade to 3.5.3 or newer; for a private server (crawl, up) it does no harm",
-            )
-        ]
+        detail = f"{endpoint}: {version} may lose data when a member is killed under load"
+        if is_private:
+            told = f"{detail}; a private server of one member, as here, is not affected"
+            return [Finding("etcd.version", Status.INFO, told)]
+        return [Finding("etcd.version", Status.WARNING, detail, "upgrade to 3.5.3 or newer")]
     if numbers < _OLDEST_ETCD:
         return [
             Finding(
@@ -263,108 +246,3 @@ def judge_redis(info: ServerInfo, *, now_s: float) -> list[Finding]:
         )
     )
     return findings
-
-
-async def _across(services: Services) -> list[Finding]:
-    findings = judge_nodes(await services.coord.members.list())
-    for stored in await services.coord.jobs.list():
-        if stored.job.seeds < 0:
-            findings.append(
-                Finding(
-                    f"job {stored.job.id}",
-                    Status.INFO,
-                    "its seeds are still being staged",
-                    "if nothing stages them any more, submit it again with the same --id",
-                )
-            )
-        else:
-            findings += await _job(services, stored)
-    return findings
-
-
-def judge_nodes(views: Sequence[NodeView]) -> list[Finding]:
-    """Return whether there is anybody to work."""
-    live = [view.info for view in views if view.left_at is None]
-    findings = []
-    if not any(info.role == "master" and info.state == "active" for info in live):
-        findings.append(
-            Finding(
-                "nodes.master",
-                Status.WARNING,
-                "no master is active: jobs neither start nor finish",
-                "start one with crawlctl start-master",
-            )
-        )
-    workers = [info for info in live if info.role == "worker"]
-    if not workers:
-        findings.append(
-            Finding(
-                "nodes.workers",
-                Status.WARNING,
-                "there is no worker: nothing is fetched",
-                "start one with crawlctl start-worker",
-            )
-        )
-    if not findings:
-        findings.append(Finding("nodes", Status.OK, f"a master and {len(workers)} workers"))
-    return findings
-
-
-async def _job(services: Services, stored: StoredJob) -> list[Finding]:
-    frontier = services.frontier(stored.job)
-    name = f"job {stored.job.id}"
-    # Locks are read before the fences: a fence is only ever raised after its lock was taken.
-    locks = await services.coord.locks.list()
-    stats = await frontier.stats()
-    suspects = suspicious_tasks(stored.job.id, locks, stats)
-    if suspects:
-        await asyncio.sleep(_CONFIRM_AFTER_S)
-        locks = await services.coord.locks.list()
-        stats = await frontier.stats()
-        suspects &= suspicious_tasks(stored.job.id, locks, stats)
-    findings = [
-        Finding(
-            name,
-            Status.FAILED,
-            f"shard {shard}: Redis has seen a newer token than the lock in etcd has",
-            "etcd was probably restored from an older copy: stop all workers, then restore etcd "
-            "with --bump-revision",
-        )
-        for shard in sorted(suspects)
-    ]
-    findings += judge_counters(name, stats)
-    if not findings:
-        total = counters.add([one.counters for one in stats])["discovered"]
-        detail = f"{stored.job.state.value}; {total} URLs, all accounted for"
-        findings.append(Finding(name, Status.OK, detail))
-    return findings
-
-
-def suspicious_tasks(
-    job_id: str, locks: Sequence[LockInfo], stats: Sequence[ShardStats]
-) -> set[int]:
-    """Return the shards whose fence is above the token of the lock that is held."""
-    from common.coord import Locks
-
-    tokens = {lock.name: lock.token for lock in locks}
-    return {
-        one.shard
-        for one in stats
-        if one.token > tokens.get(Locks.task_name(Task(JobId(job_id), one.shard)), one.token)
-    }
-
-
-def judge_counters(name: str, stats: Sequence[ShardStats]) -> list[Finding]:
-    """Return the shards whose counters do not add up; each was read atomically."""
-    return [
-        Finding(
-            name,
-            Status.FAILED,
-            f"shard {one.shard}: {one.counters['discovered']} URLs discovered but "
-            f"{counters.total(one.counters)} accounted for",
-            "this is a fault of crawlctl or of somebody who wrote to its keys; keep the data and "
-            "report it",
-        )
-        for one in stats
-        if one.exists and not counters.is_balanced(one.counters)
-    ]

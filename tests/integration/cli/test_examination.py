@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from common.runtime.settings import Settings
-from crawlctl.diagnosis import Status, examine
+from crawlctl.diagnosis import examine
+from crawlctl.findings import Status
 from tests.support.servers import RedisServer
 
 

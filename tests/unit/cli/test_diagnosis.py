@@ -11,15 +11,17 @@ from common.coord import EndpointStatus, LockInfo, NodeInfo, NodeView
 from common.frontier import ServerInfo, ShardStats
 from common.model import counters
 from crawlctl.diagnosis import (
-    Finding,
-    Status,
     exit_code,
-    judge_counters,
     judge_etcd,
-    judge_nodes,
     judge_redis,
-    suspicious_tasks,
 )
+from crawlctl.findings import Finding, Status
+from crawlctl.invariants import (
+    judge_nodes,
+    suspicious_fences,
+    unbalanced,
+)
+from tests.unit.cli.test_jobview import JOB
 
 GOOD_REDIS = ServerInfo(
     version="7.2.4",
@@ -100,6 +102,11 @@ def test_releases_of_etcd_are_judged(version: str, status: Status | None) -> Non
     assert statuses(found).get("etcd.version") is status
 
 
+def test_a_release_that_loses_data_under_load_is_no_fault_of_a_private_server() -> None:
+    member = EndpointStatus(endpoint="h:1", version="3.5.1", raft_term=2)
+    assert statuses(judge_etcd([member], is_private=True))["etcd.version"] is Status.INFO
+
+
 def test_a_member_that_is_silent_makes_the_services_unreachable() -> None:
     found = judge_etcd(
         [
@@ -121,7 +128,8 @@ def node(role: str, state: str, *, left_at: str | None = None) -> NodeView:
         {"id": role, "role": role, "state": state, "pid": 1, "host": "h", "started_at": "t"},
         NodeInfo,
     )
-    return NodeView(info=info, term=None, ttl_seconds=None, left_at=left_at)
+    term = 7 if state == "active" else None
+    return NodeView(info=info, term=term, ttl_seconds=None, left_at=left_at)
 
 
 def test_missing_nodes_are_warned_of() -> None:
@@ -135,7 +143,7 @@ def test_missing_nodes_are_warned_of() -> None:
 def test_counters_that_do_not_add_up_are_a_failure() -> None:
     good = stats(0, discovered=3, queued=1, fetched=2)
     bad = stats(1, discovered=3, queued=1, fetched=1)
-    (found,) = judge_counters("job x", [good, bad])
+    (found,) = unbalanced("x", [good, bad])
     assert found.status is Status.FAILED
     assert "shard 1" in found.detail
 
@@ -153,4 +161,12 @@ def test_a_fence_above_its_lock_is_suspicious() -> None:
         for shard in (0, 1, 2)
     ]
     looks = [stats(0, token=10), stats(1, token=9), stats(2, token=11), stats(3, token=50)]
-    assert suspicious_tasks("x", locks, looks) == {2}
+    job = msgspec.structs.replace(JOB, id="x")
+    found = suspicious_fences(job, locks, [*looks, stats(4, token=51)], revision=50)
+    told = [(one.status, one.detail.partition(":")[0]) for one in found]
+    assert told == [
+        (Status.WARNING, "shard 1"),
+        (Status.FAILED, "shard 2"),
+        (Status.FAILED, "shard 4"),
+    ]
+    assert "etcd is only at revision 50" in found[-1].detail
