@@ -18,6 +18,7 @@ from common.runtime.clock import from_unix_ms, utc_now
 from common.web.scope import UrlRules
 from common.web.traps import Traps
 from common.web.url import host_key, parse_seed
+from crawlctl.jobview import why_waiting
 
 if TYPE_CHECKING:
     from common.frontier.lookup import Delayed, InFlight, Lookup, Queued
@@ -138,7 +139,7 @@ async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) 
     if job.state is not JobState.RUNNING:
         reason = f"the job is {job.state.value}"
     elif owner is None:
-        reason = "no worker owns its shard"
+        reason = await why_waiting(services.coord, job) or "no worker owns its shard yet"
     elif queued.is_blocked:
         reason = f"its host is blocked; 'crawlctl job host {job.id} HOST --unblock' lets it go on"
     elif ready is None:

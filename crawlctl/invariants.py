@@ -178,16 +178,17 @@ def suspicious_fences(
 
     held = {lock.name: lock for lock in locks}
     found = []
+    # Nothing that moves by itself is part of what is said: the second look must say the same.
     for one in stats:
         lock = held.get(Locks.task_name(Task(JobId(job.id), one.shard)))
         status, detail, remedy = Status.FAILED, None, None
         if one.token > revision:
-            detail = f"Redis has seen token {one.token}, but etcd is only at revision {revision}"
+            detail = f"Redis has seen token {one.token}, which etcd has not reached yet"
             remedy = _RESTORED
         elif lock is not None and one.token > lock.token:
             detail = (
-                f"Redis has seen token {one.token}, a newer one than {lock.token} of the lock that "
-                f"{lock.owner} holds: its writes are refused"
+                f"Redis has seen token {one.token}, newer than that of the lock {lock.owner} holds:"
+                " its writes are refused"
             )
             remedy = _RESTORED
         elif lock is not None and one.exists and one.token < lock.token:

@@ -13,12 +13,13 @@ import msgspec
 from common.model import counters
 from common.model.errors import NotFoundError
 from common.model.ids import JobId, Task
-from common.model.job import Job, JobSpec
+from common.model.job import Job, JobSpec, JobState
+from common.model.node import why_nobody
 from common.runtime.clock import seconds_between, utc_now
 from common.runtime.secrets import HIDDEN, mask_pair
 
 if TYPE_CHECKING:
-    from common.coord import LockInfo, StoredJob
+    from common.coord import Coord, LockInfo, StoredJob
     from common.frontier import ShardStats
     from crawlctl.connect import Services
 
@@ -52,8 +53,24 @@ async def look_at(services: Services, job: Job) -> JobLook:
     return JobLook(job, await services.frontier(job).stats())
 
 
-def document(look: JobLook, locks: Sequence[LockInfo] | None = None) -> dict[str, Any]:
-    """Return the JSON shape of a job; with its tasks where locks are given."""
+async def why_waiting(coord: Coord, job: Job) -> str | None:
+    """Return why nobody works on a job that is to run; None where somebody does or need not."""
+    if job.state is not JobState.RUNNING:
+        return None
+    live = [view.info for view in await coord.members.list() if view.left_at is None]
+    return why_nobody(job.id, job.spec, live)
+
+
+def document(
+    look: JobLook, locks: Sequence[LockInfo] | None = None, *, waiting: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON shape of a job; with its tasks where locks are given.
+
+    Args:
+        look: the job and its shards.
+        locks: all that are held.
+        waiting: why nobody works on it.
+    """
     job = look.job
     shown: dict[str, Any] = {
         "id": job.id,
@@ -68,6 +85,7 @@ def document(look: JobLook, locks: Sequence[LockInfo] | None = None) -> dict[str
     }
     if locks is not None:
         shown["tasks"] = tasks(look, locks)
+        shown["waiting"] = waiting
     return shown
 
 

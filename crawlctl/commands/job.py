@@ -81,13 +81,14 @@ def show(ctx: click.Context, *, job_id: str, as_json: bool) -> None:
 
 async def _show(settings: Settings, job_id: str, *, as_json: bool) -> None:
     from crawlctl.connect import services
-    from crawlctl.jobview import document, look_at, stored_job
+    from crawlctl.jobview import document, look_at, stored_job, why_waiting
     from crawlctl.show import print_json
 
     async with services(settings) as connected:
         stored = await stored_job(connected, job_id)
         look = await look_at(connected, stored.job)
-        shown = document(look, await connected.coord.locks.list())
+        waiting = await why_waiting(connected.coord, stored.job)
+        shown = document(look, await connected.coord.locks.list(), waiting=waiting)
     if as_json:
         print_json(shown)
     else:
@@ -101,6 +102,8 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
 
     reason = f" ({shown['reason']})" if shown["reason"] else ""
     print_line(f"{shown['id']}: {shown['state']}{reason}")
+    if shown["waiting"]:
+        print_line(f"waiting: {shown['waiting']}")
     print_table(
         ("created", "started", "finished", "seeds", "pages/s"),
         [

@@ -55,18 +55,28 @@ def show(ctx: click.Context, *, name: str, as_json: bool) -> None:
 async def _show(settings: Settings, name: str, *, as_json: bool) -> None:
     from common.model.errors import NotFoundError
     from crawlctl.connect import coordination
-    from crawlctl.show import print_json
+    from crawlctl.show import print_json, print_line
 
     async with coordination(settings) as coord:
         found = await _find(coord, name)
+        nodes = {view.info.id: view for view in await coord.members.list()}
     if found is None:
         raise NotFoundError(
             f"there is no lock {name!r} now; 'crawlctl locks' lists those there are"
         )
+    owner = nodes.get(found["owner"])
+    found["owner_state"] = "unknown" if owner is None else owner.info.state
     if as_json:
         print_json(found)
     else:
         _display([found])
+        print_line(f"its owner is {found['owner_state']}" + _advice(found["owner_state"]))
+
+
+def _advice(owner_state: str) -> str:
+    if owner_state in ("unknown", "offline"):
+        return ": no node of that name is there to give it back; 'locks release' breaks it"
+    return ""
 
 
 @locks.command(

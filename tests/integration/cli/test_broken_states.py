@@ -106,7 +106,7 @@ async def nobody_can(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("break_it", "check", "said"),
     [
-        (raise_fence, "job job", "etcd is only at revision"),
+        (raise_fence, "job job", "etcd has not reached"),
         (alter_counter, "job job", "accounted for"),
         (alter_both_sides, "job job", "in flight: 1 by its counters, but 0 are there"),
         (drop_record, "job job", "records"),

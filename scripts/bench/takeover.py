@@ -1,0 +1,331 @@
+#!/usr/bin/env python3
+"""How fast a cluster recovers: a worker killed, a worker drained, the master killed.
+
+usage: takeover.py [--events N] [--lease-ttl S] [--workers N] [--hosts N] [--shards N]
+
+Starts private servers, two masters and the workers, and a crawl of a site of its own on addresses
+of 127/8 (Linux). Then, N times each:
+
+- ``worker killed``: kill -9 of a worker. *owned*: until each of its tasks has another owner;
+  *crawling*: until a page was fetched in each of them that had URLs waiting.
+- ``worker drained``: SIGTERM to a worker. *each task*: from the moment its lock was let go until
+  another worker has it; *left*: until the process has ended. *refetched* counts URLs the site was
+  asked for twice.
+- ``master killed``: kill -9 of the active master. *acting*: until a master of a newer term has
+  published an assignment (a worker joins while there is none, to make one necessary).
+
+Each process killed or drained is started again before the next event. Prints one JSON line an event
+and a table of min, median and max at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from common.coord import Coord, connect
+from common.coord.member import EtcdOptions
+from common.frontier import FrontierClient, JobFrontier, RedisOptions
+from common.model.ids import JobId
+from common.runtime import upstate
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = "takeover"
+JOB = "job"
+POLL_S = 0.01
+
+
+class Site:
+    """Pages without end on several addresses; counts what it is asked for."""
+
+    def __init__(self, hosts: int) -> None:
+        self.addresses = [f"127.0.7.{number + 1}" for number in range(hosts)]
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.port = 0
+
+    async def start(self) -> web.AppRunner:
+        app = web.Application()
+        app.router.add_get("/robots.txt", self._robots)
+        app.router.add_get("/{number:[0-9]+}", self._page)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        for address in self.addresses:
+            site = web.TCPSite(runner, address, self.port)
+            await site.start()
+            assert site._server is not None  # noqa: SLF001 - the only way to the chosen port
+            self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # noqa: SLF001
+        return runner
+
+    async def _robots(self, _: web.Request) -> web.Response:
+        return web.Response(status=404)
+
+    async def _page(self, request: web.Request) -> web.Response:
+        number = int(request.match_info["number"])
+        self.asked[request.host, request.path] += 1
+        links = "".join(f"<a href='/{number * 8 + n}'>x</a>" for n in range(1, 9))
+        return web.Response(text=f"<html>{links}</html>", content_type="text/html")
+
+
+class Cluster:
+    """The processes under test."""
+
+    def __init__(self, home: Path, arguments: argparse.Namespace) -> None:
+        self.home = home
+        self.ttl_s = arguments.lease_ttl
+        self.environment = {
+            **{key: text for key, text in os.environ.items() if not key.startswith("CRAWLCTL_")},
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+            "PYTHONPATH": str(ROOT),
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.started: Counter[str] = Counter()
+        self.endpoints: list[str] = []
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "crawlctl", *arguments]
+
+    def call(self, *arguments: str) -> str:
+        done = subprocess.run(
+            self.command(*arguments), env=self.environment, check=True, capture_output=True
+        )
+        return done.stdout.decode()
+
+    def start(self, role: str) -> str:
+        """Start a node and return its id."""
+        self.started[role] += 1
+        node = f"{role}-{self.started[role]}"
+        command = self.command(
+            *(f"start-{role}", "--id", node, "--lease-ttl", f"{self.ttl_s:g}", *self.endpoints)
+        )
+        with (self.home / f"{node}.log").open("wb") as log:
+            self.processes[node] = subprocess.Popen(command, env=self.environment, stderr=log)
+        return node
+
+    def kill(self, node: str) -> None:
+        process = self.processes.pop(node)
+        process.kill()
+        process.wait()
+
+    def stop_all(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
+
+
+async def until(ask: Callable[[], Awaitable[object]], *, within_s: float = 120) -> float:
+    """Wait until something is so; return how long it took."""
+    began_s = time.monotonic()
+    while not await ask():
+        if time.monotonic() - began_s > within_s:
+            raise SystemExit(f"did not happen within {within_s:g} s")
+        await asyncio.sleep(POLL_S)
+    return time.monotonic() - began_s
+
+
+class Bench:
+    """Does the events and takes the times."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        site: Site,
+        coord: Coord,
+        frontier: JobFrontier,
+        *,
+        workers: int,
+        shards: int,
+    ) -> None:
+        self.cluster, self.site, self.coord, self.frontier = cluster, site, coord, frontier
+        self.workers, self.shards = workers, shards
+        self.figures: dict[str, list[float]] = defaultdict(list)
+
+    async def owners(self) -> dict[int, str]:
+        locks = await self.coord.etcd.get_prefix(self.coord.keys.lock(f"tasks/{JOB}/"))
+        return {
+            int(key.rpartition("/")[2]): json.loads(kv.value)["owner"]
+            for key, kv in locks.items.items()
+        }
+
+    async def is_settled(self) -> bool:
+        owners = await self.owners()
+        shares = Counter(owners.values())
+        return (
+            len(owners) == self.shards
+            and len(shares) == self.workers
+            and max(shares.values()) <= 2 * min(shares.values()) + 1
+        )
+
+    async def settle(self) -> None:
+        while self.alive("worker") < self.workers:
+            self.cluster.start("worker")
+        while self.alive("master") < 2:
+            self.cluster.start("master")
+        await until(self.is_settled)
+        await asyncio.sleep(1.0)
+
+    def alive(self, role: str) -> int:
+        return sum(node.startswith(role) for node in self.cluster.processes)
+
+    async def done(self) -> dict[int, int]:
+        return {one.shard: one.counters["fetched"] for one in await self.frontier.stats()}
+
+    async def worker_killed(self) -> dict[str, float]:
+        owners = await self.owners()
+        victim = max(Counter(owners.values()).items(), key=lambda one: one[1])[0]
+        tasks = {shard for shard, owner in owners.items() if owner == victim}
+        self.cluster.kill(victim)
+        began_s, before = time.monotonic(), await self.done()
+        waiting = {
+            one.shard for one in await self.frontier.stats() if one.counters["queued"]
+        } & tasks
+
+        async def are_owned() -> bool:
+            now = await self.owners()
+            return all(now.get(shard, victim) != victim for shard in tasks)
+
+        async def are_crawling() -> bool:
+            now = await self.done()
+            return all(now[shard] > before[shard] for shard in waiting)
+
+        await until(are_owned)
+        owned_s = time.monotonic() - began_s
+        before = {**before, **{s: n for s, n in (await self.done()).items() if s not in waiting}}
+        await until(are_crawling)
+        return {"owned_s": owned_s, "crawling_s": time.monotonic() - began_s, "tasks": len(tasks)}
+
+    async def worker_drained(self) -> dict[str, float]:
+        owners = await self.owners()
+        victim = max(Counter(owners.values()).items(), key=lambda one: one[1])[0]
+        tasks = {shard for shard, owner in owners.items() if owner == victim}
+        twice = sum(count - 1 for count in self.site.asked.values())
+        process = self.cluster.processes.pop(victim)
+        process.send_signal(signal.SIGTERM)
+        began_s = time.monotonic()
+        freed: dict[int, float] = {}
+        gaps: dict[int, float] = {}
+        left_s = 0.0
+        while len(gaps) < len(tasks) or not left_s:
+            now, now_s = await self.owners(), time.monotonic()
+            for shard in tasks - gaps.keys():
+                if now.get(shard) != victim:
+                    freed.setdefault(shard, now_s)
+                if now.get(shard, victim) != victim:
+                    gaps[shard] = now_s - freed[shard]
+            if not left_s and process.poll() is not None:
+                left_s = now_s - began_s
+            if now_s - began_s > 120:
+                raise SystemExit("the worker was not drained within 120 s")
+            await asyncio.sleep(POLL_S)
+        again = sum(count - 1 for count in self.site.asked.values()) - twice
+        return {"each_task_s": max(gaps.values()), "left_s": left_s, "refetched": again}
+
+    async def master_killed(self) -> dict[str, float]:
+        leader = await self.coord.election.leader()
+        assert leader is not None
+        version, _ = await self.coord.assignments.load()
+        self.cluster.kill(leader.node)
+        began_s = time.monotonic()
+        extra = self.cluster.start("worker")
+
+        async def is_acting() -> bool:
+            now = await self.coord.election.leader()
+            found, _ = await self.coord.assignments.load()
+            return now is not None and now.term > leader.term and found > version
+
+        await until(is_acting)
+        acting_s = time.monotonic() - began_s
+        process = self.cluster.processes.pop(extra)
+        process.terminate()
+        await asyncio.to_thread(process.wait)
+        return {"acting_s": acting_s}
+
+    async def run(self, events: int) -> None:
+        for kind in (self.worker_killed, self.worker_drained, self.master_killed):
+            for number in range(events):
+                await self.settle()
+                figures = await kind()
+                name = kind.__name__
+                shown = {key: round(value, 3) for key, value in figures.items()}
+                print(json.dumps({"event": name, "number": number, **shown}), flush=True)
+                for key, value in figures.items():
+                    self.figures[f"{name} {key}"].append(value)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=5)
+    parser.add_argument("--lease-ttl", type=float, default=10.0)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--hosts", type=int, default=24)
+    parser.add_argument("--shards", type=int, default=12)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        cluster, site = Cluster(home, arguments), Site(arguments.hosts)
+        runner = await site.start()
+        try:
+            await asyncio.to_thread(
+                cluster.call, "up", "--data", str(home / "data"), "--workers", "1"
+            )
+            running = upstate.load("default", cluster.environment)
+            assert running is not None
+            cluster.endpoints = [
+                *("--etcd", running.etcd, "--redis", running.redis, "--cluster", CLUSTER),
+            ]
+            await _measure(cluster, site, running, arguments)
+        finally:
+            cluster.stop_all()
+            with contextlib.suppress(subprocess.CalledProcessError):
+                await asyncio.to_thread(cluster.call, "down")
+            await runner.cleanup()
+
+
+async def _measure(
+    cluster: Cluster, site: Site, running: upstate.UpState, arguments: argparse.Namespace
+) -> None:
+    seeds = [f"http://{address}:{site.port}/0" for address in site.addresses]
+    options = [
+        *("--id", JOB, "--allow-private", "--delay", "0.2", "--timeout", "2", "--no-sitemaps"),
+        *("--shards", str(arguments.shards)),
+    ]
+    cluster.start("master")
+    await asyncio.to_thread(cluster.call, "submit", *seeds, *options, *cluster.endpoints)
+    coord = await connect(EtcdOptions(endpoints=(running.etcd,)), cluster=CLUSTER)
+    client = FrontierClient(RedisOptions(urls=(running.redis,)))
+    try:
+        stored = await coord.jobs.get(JobId(JOB))
+        assert stored is not None
+        frontier = JobFrontier(client, cluster=CLUSTER, job=JobId(JOB), spec=stored.job.spec)
+        bench = Bench(
+            cluster, site, coord, frontier, workers=arguments.workers, shards=arguments.shards
+        )
+        await bench.run(arguments.events)
+    finally:
+        await client.close()
+        await coord.close()
+    print(f"\nlease ttl {arguments.lease_ttl:g} s; min, median, max:")
+    for name, values in bench.figures.items():
+        low, middle, high = min(values), statistics.median(values), max(values)
+        print(f"{name:32} {low:8.3f} {middle:8.3f} {high:8.3f}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
