@@ -6,7 +6,8 @@ Either way the work is stopped first; then the process demotes itself, visibly, 
 standby with a new session. SIGTERM and a request to drain resign, so that no successor has to wait
 for the lease's end.
 
-Redis being away ends nothing: a master that cannot look at shards is still the only one.
+Redis being away ends nothing by itself: a master that cannot look at shards is still the only one.
+Only where it lasts, and another candidate waits, is that one let try.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A cycle is cut short when a service does not answer; the master stays master meanwhile (its session
 decides that), says so, and tries again with growing pauses. Only a refusal by term (``NotMaster``)
-or the loss of the session ends a term from inside.
+or the loss of the session ends a term from inside; and Redis being away for long, where another
+candidate waits, who may reach it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from common.frontier import FrontierClient
 from common.model.errors import (
     CoordUnavailable,
     FrontierUnavailable,
+    NotMaster,
     ServiceUnavailable,
     UnknownOutcome,
 )
@@ -41,6 +43,8 @@ _SHORTEST_WAIT_S = 0.02
 """Lets changes that come together be handled together."""
 _FIRST_BACKOFF_S = 0.25
 _LONGEST_BACKOFF_S = 5.0
+_TTLS_WITHOUT_REDIS = 3
+"""So many lease times without an answer of Redis, and the term ends if another candidate waits."""
 _TASK_LOCKS = "tasks/"
 
 
@@ -57,17 +61,24 @@ class _Backoff:
     def __init__(self) -> None:
         self._pause_s = 0.0
         self._until_s = 0.0
+        self._since_s: float | None = None
 
     @property
     def left_s(self) -> float:
         return max(0.0, self._until_s - time.monotonic())
 
+    @property
+    def lasts_s(self) -> float:
+        """For how long the service has not answered."""
+        return 0.0 if self._since_s is None else time.monotonic() - self._since_s
+
     def failed(self) -> None:
+        self._since_s = self._since_s or time.monotonic()
         self._pause_s = min(_LONGEST_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self._pause_s))
         self._until_s = time.monotonic() + self._pause_s
 
     def succeeded(self) -> None:
-        self._pause_s = 0.0
+        self._pause_s, self._since_s = 0.0, None
 
 
 class Reign:
@@ -228,6 +239,20 @@ class Reign:
     def _without_redis(self, error: FrontierUnavailable) -> None:
         self._redis.failed()
         self._trouble("redis", error)
+        if self._redis.lasts_s > _TTLS_WITHOUT_REDIS * self._session.ttl_s and self._has_rival():
+            # Only its own way to Redis may be broken: let somebody try who may have another.
+            raise NotMaster(
+                f"Redis has not answered for {self._redis.lasts_s:.0f} s; "
+                "another candidate may reach it"
+            ) from error
+
+    def _has_rival(self) -> bool:
+        candidates = [
+            info
+            for info in self._observer.roll.live.values()
+            if info.role == "master" and info.state not in ("draining", "offline")
+        ]
+        return len(candidates) > 1
 
     def _trouble(self, service: str, error: ServiceUnavailable | UnknownOutcome) -> None:
         self._metrics.trouble.labels(service).inc()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from tests.chaos.graph import Graph, Host, Page, Ref
 from tests.chaos.history import Fault
 from tests.chaos.lab import JOB, Lab, Setup
+from tests.chaos.network import Pair
 
 Act = Callable[[Lab], Awaitable[None]]
 _WAIT_S = 60.0
@@ -285,17 +286,36 @@ async def crash_with_links(lab: Lab) -> None:
 
 
 async def lost_replies(lab: Lab) -> None:
-    """Replies of Redis are lost again and again: claims and commits of unknown outcome (T9)."""
-    for _ in range(6):
+    """Claims and commits are carried out and their replies are lost (T9)."""
+    for script in ("commit", "claim", "commit", "claim", "commit", "claim"):
         slot = await _busy_worker(lab)
         (data,) = lab.network.of(slot, "redis")
-        started = time.monotonic()
-        data.cut("replies", "lose")
-        await asyncio.sleep(0.4)
+        started, cut = time.monotonic(), asyncio.Event()
+
+        def lose(data: Pair = data, cut: asyncio.Event = cut) -> None:
+            data.cut("replies", "lose")
+            cut.set()
+
+        data.requests.watch_for(lab.seen_redis.sha_of(script), lose)
+        await asyncio.wait_for(cut.wait(), _WAIT_S)
+        await asyncio.sleep(0.2)
         data.reset()
         data.heal()
         note(lab, "lost-replies", slot, started)
         await asyncio.sleep(0.3)
+
+
+async def master_without_redis(lab: Lab) -> None:
+    """The master, and it alone, loses Redis for good: another one must take over."""
+    master = await until(lab.master, what="a master")
+    await until(lambda: fetched(lab) >= 12, what="requests")
+    started = time.monotonic()
+    (data,) = lab.network.of(master.slot, "redis")
+    data.cut("both", "hold")
+    await until(lambda: (m := lab.master()) and m.slot != master.slot, what="a successor")
+    await until(lambda: lab.job_state() == "finished", what="the end")
+    lab.network.heal()
+    note(lab, "cut-master-redis", master.id, started)
 
 
 async def lost_lock_replies(lab: Lab) -> None:
@@ -359,9 +379,15 @@ SCENARIOS = {
         ghost.__doc__ or "", ghost, lambda: one_slow(9.0), lease_ttl_s=3.0,
         options={"timeout": 12, "shards": 1}, end_s=60.0,
     ),
-    "crash-with-links": Scenario(crash_with_links.__doc__ or "", crash_with_links, plain),
+    "crash-with-links": Scenario(
+        crash_with_links.__doc__ or "", crash_with_links, lambda: chain(30, 4)
+    ),
+    "master-without-redis": Scenario(
+        master_without_redis.__doc__ or "", master_without_redis, lambda: plain(pages=30),
+        masters=2, lease_ttl_s=4.0,
+    ),
     "lost-replies": Scenario(
-        lost_replies.__doc__ or "", lost_replies, lambda: plain(pages=20), end_s=40.0
+        lost_replies.__doc__ or "", lost_replies, lambda: plain(pages=30), end_s=40.0
     ),
     "lost-lock-replies": Scenario(
         lost_lock_replies.__doc__ or "", lost_lock_replies, plain, workers=1, end_s=40.0
