@@ -277,6 +277,33 @@ async def test_redis_away_for_a_while_ends_no_term(rig: Rig, own_redis: RedisSer
         assert await here.coord.election.leader() == before
 
 
+async def test_a_master_long_without_redis_lets_another_candidate_try(
+    rig: Rig, redis_server: RedisServer
+) -> None:
+    """A master whose own way to Redis was broken stayed master, and no job ended, though a standby
+    could reach it. Alone it stays: nobody could do better."""
+    async with TcpProxy(redis_server.url.partition("//")[2].partition("/")[0]) as proxy:
+        settings = Settings(
+            etcd_endpoints=rig.settings.etcd_endpoints,
+            redis_urls=(f"redis://{proxy.endpoint}/0",),
+            cluster=rig.settings.cluster,
+        )
+        rig.masters.append(Master(settings, "m1", 2.0))
+        await until_active(rig, "m1")
+        worker = await rig.worker({})
+        worker.gate.clear()
+        await rig.submit([f"http://h{number}.test/" for number in range(3)])
+        await rig.until_state(JobState.RUNNING)
+        proxy.is_refusing = True
+        await proxy.cut()
+        await asyncio.sleep(3 * 2.0 + 2.0)
+        assert await rig.active_master() == "m1"
+        rig.master("m2")
+        await until_active(rig, "m2")
+        worker.gate.set()
+        await rig.until_state(JobState.FINISHED, within_s=30)
+
+
 async def test_health_and_metrics_tell_whether_a_master_is_active(rig: Rig) -> None:
     (port,) = free_ports(1)
     stop = asyncio.Event()
