@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from common.coord.wire import Delete, messages
 from common.model.errors import CoordUnavailable, LeaseLost, UnknownOutcome
+from tests.chaos.graph import UNLINKED
 from tests.chaos.lab import JOB, Lab
 from tests.chaos.network import Direction, How, Pair
 from tests.chaos.nodes import Node
@@ -460,6 +461,36 @@ class StepNodeClock(FaultBase):
         self.lab.clocks.step(self.slot, 0.0)
 
 
+class PauseJob(FaultBase):
+    """Somebody pauses the job, and resumes it."""
+
+    name = "pause-job"
+
+    async def inject(self) -> None:
+        await self.lab.try_command("job", "pause", JOB)
+
+    async def heal(self) -> None:
+        for _ in range(20):  # while etcd is away, say
+            if self.lab.job_state() in ("finished", "running"):
+                return
+            await self.lab.try_command("job", "resume", JOB)
+            await asyncio.sleep(0.3)
+
+
+class AddSeeds(FaultBase):
+    """Somebody adds a seed to the running job, at the end of it perhaps."""
+
+    name = "add-seeds"
+    lasts_s = (0.0, 0.1)
+
+    async def inject(self) -> None:
+        ref = (0, UNLINKED[self.pick % len(UNLINKED)])
+        self.target = ref[1]
+        url = f"http://127.0.0.1:{self.lab.ports[0]}{ref[1]}"
+        code, _, _ = await self.lab.try_command("job", "add", JOB, url)
+        (self.lab.added if code == 0 else self.lab.maybe_added).append(ref)
+
+
 class FlushRedis(FaultBase):
     """FLUSHALL: the data of the job is gone."""
 
@@ -480,6 +511,7 @@ ALL: dict[str, type[FaultBase]] = {
         KillWorker, KillMaster, StopWorker, StopMaster, BlockWorker, BlockMaster, DrainWorker,
         ResignMaster, CutWorkerEtcd, CutWorkerRedis, CutMasterEtcd, CutMasterRedis, LostReplies,
         Slow, KillEtcdLeader, HangEtcdMember, LoseQuorum, RestartEtcd, CompactEtcd, RevokeLease,
-        BreakLocks, KillRedis, StopRedis, FlushRedis, StepRedisClock, StepNodeClock,
+        BreakLocks, KillRedis, StopRedis, FlushRedis, StepRedisClock, StepNodeClock, PauseJob,
+        AddSeeds,
     )
 }  # fmt: skip

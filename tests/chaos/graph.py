@@ -51,6 +51,8 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         return [(number, "/") for number, host in enumerate(self.hosts) if host.is_in_scope]
 
 
+UNLINKED: Sequence[str] = tuple(f"/added{number}" for number in range(8))
+"""Pages of the first host to which nothing leads: seeds to be added."""
 _ROBOTS: Sequence[tuple[str | None, str | None, float]] = (
     (None, None, 0.0),
     ("User-agent: *\nDisallow: /private/\n", "/private/", 0.0),
@@ -99,12 +101,14 @@ def generated(seed: int, *, hosts: int = 6, pages: int = 22) -> Graph:
             links[ref] += chance.sample(everything, chance.randint(0, 4))
             if chance.random() < 0.1:
                 links[ref].append(outside)
+    unlinked = {path: Page(links=tuple(chance.sample(everything, 2))) for path in UNLINKED}
     made = [
         Host(
             pages={
                 path: _page(kinds[number, path], links[number, path], chance)
                 for path in paths[number]
-            },
+            }
+            | (unlinked if number == 0 else {}),
             robots=rules[number][0],
             denied=rules[number][1],
             crawl_delay_s=rules[number][2],
@@ -138,10 +142,15 @@ def outcome_of(graph: Graph, ref: Ref) -> tuple[str, int | None]:
     return "fetched", 404 if page.kind == "gone" else 200
 
 
-def walk(graph: Graph) -> dict[Ref, tuple[str, int | None]]:
-    """Return every URL that a crawl must end with, and how."""
+def walk(graph: Graph, added: Sequence[Ref] = ()) -> dict[Ref, tuple[str, int | None]]:
+    """Return every URL that a crawl must end with, and how.
+
+    Args:
+        graph: the web.
+        added: further seeds.
+    """
     found: dict[Ref, tuple[str, int | None]] = {}
-    waiting = deque(graph.seeds)
+    waiting = deque([*graph.seeds, *added])
     while waiting:
         ref = waiting.popleft()
         if ref in found or not graph.hosts[ref[0]].is_in_scope:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.chaos.graph import Graph
+from tests.chaos.graph import Graph, Ref
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -90,6 +90,10 @@ class History(msgspec.Struct, kw_only=True):
     results: list[Result] = []
     exported: list[dict[str, Any]] = []
     faults: list[Fault] = []
+    added: list[Ref] = []
+    """Seeds that were added while the job ran."""
+    maybe_added: list[Ref] = []
+    """The same, where the command did not say that they were."""
     final: dict[str, Any] = {}
     """``job show`` at the end."""
     died: list[str] = []

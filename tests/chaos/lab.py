@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ import crawlctl
 from common.coord import Coord, EtcdOptions, connect
 from tests.chaos import site
 from tests.chaos.clocks import Clocks
-from tests.chaos.graph import Graph
+from tests.chaos.graph import Graph, Ref
 from tests.chaos.history import Fault, History, Request, Result
 from tests.chaos.network import Network
 from tests.chaos.nodes import Node, Slots
 from tests.chaos.observers import EtcdObserver, RedisObserver
+from tests.support.etcdusers import PASSWORD, USER, with_users
 from tests.support.servers import (
     EtcdCluster,
     RedisServer,
@@ -58,6 +60,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl_s: float = LEASE_TTL_S
     idle: frozenset[str] = frozenset()
     """Slots that are not started at first."""
+    users: bool = False
+    """etcd asks for a user and a password."""
     clocks: bool = False
     """The clocks of Redis and of the nodes can be set."""
 
@@ -75,6 +79,10 @@ class Lab:
         self.network = Network()
         self.slots = Slots(folder, setup.tree, lease_ttl_s=setup.lease_ttl_s)
         self.faults: list[Fault] = []
+        self.added: list[Ref] = []
+        """Seeds added while the job ran."""
+        self.maybe_added: list[Ref] = []
+        """The same, where the command did not say that they were."""
         self.clocks = Clocks(folder / "clocks") if setup.clocks else None
         self.servers_busy = asyncio.Lock()
         """Held while a server is started or ended."""
@@ -95,9 +103,14 @@ class Lab:
         etcd = asyncio.to_thread(start_etcd_cluster, self.folder / "etcd", self.setup.etcd_size)
         data = asyncio.to_thread(self._start_redis)
         self.etcd, self.redis = await asyncio.gather(etcd, data)
-        self.coord = await connect(
-            EtcdOptions(endpoints=self.etcd.endpoints), cluster=CLUSTER, timeout_s=_START_S
-        )
+        options = EtcdOptions(endpoints=self.etcd.endpoints)
+        self.coord = await connect(options, cluster=CLUSTER, timeout_s=_START_S)
+        if self.setup.users:
+            await with_users(self.coord)
+            await self.coord.close()
+            known = replace(options, user=USER, password=PASSWORD)
+            self.coord = await connect(known, cluster=CLUSTER, timeout_s=_START_S)
+            self.slots.common["CRAWLCTL_ETCD_USER"] = f"{USER}:{PASSWORD}"
         self.seen_etcd = EtcdObserver(self.coord)
         self.seen_redis = RedisObserver(
             self.redis.port, self.network.node_at, own_clock=self.setup.clocks
@@ -215,7 +228,12 @@ class Lab:
     # ------------------------------------------------------------------------------------ commands
 
     async def command(self, *arguments: str, check: bool = True) -> str:
-        """Run crawlctl against the services themselves, past every fault."""
+        """Run crawlctl against the services themselves, past every cut; return what it printed."""
+        code, out, err = await self.try_command(*arguments)
+        assert not check or code == 0, f"{arguments}: {err}"
+        return out
+
+    async def try_command(self, *arguments: str) -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "crawlctl", *arguments,
             "--cluster", CLUSTER, "--etcd", ",".join(self.etcd.endpoints),
@@ -230,8 +248,8 @@ class Lab:
         except BaseException:
             process.kill()
             raise
-        assert not check or process.returncode == 0, f"{arguments}: {err.decode()}"
-        return out.decode()
+        assert process.returncode is not None
+        return process.returncode, out.decode(), err.decode()
 
     async def submit(self) -> None:
         seeds = [f"http://127.0.0.1:{self.ports[host]}{path}" for host, path in self.seeds()]
@@ -276,6 +294,8 @@ class Lab:
             results=await self._results(),
             exported=[json.loads(line) for line in exported.splitlines()],
             faults=self.faults,
+            added=self.added,
+            maybe_added=self.maybe_added,
             final=json.loads(shown),
             died=self.slots.died,
             tracebacks=self.slots.tracebacks(),

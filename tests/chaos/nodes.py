@@ -53,6 +53,8 @@ class Slots:
     def __init__(self, folder: Path, tree: Path, *, lease_ttl_s: float) -> None:
         self.current: dict[str, Node] = {}
         self.died: list[str] = []
+        self.common: dict[str, str] = {}
+        """Environment of every process, commands included."""
         self.extra: dict[str, Mapping[str, str]] = {}
         """Environment of a slot's processes."""
         self._folder = folder
@@ -85,7 +87,7 @@ class Slots:
         return node
 
     def environment(self, **extra: str) -> dict[str, str]:
-        kept = environment(self._folder, **extra)
+        kept = environment(self._folder, **self.common, **extra)
         return kept | {"PYTHONPATH": str(self._tree), "PYTHONUNBUFFERED": "1"}
 
     def look(self) -> list[Node]:

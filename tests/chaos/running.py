@@ -28,7 +28,10 @@ async def run_seed(seed: int, profile: str, folder: Path) -> tuple[History, Verd
     """Run a seed and judge it; the history is kept in ``folder``."""
     chosen = PROFILES[profile]
     setup = Setup(
-        graph=generated(seed, pages=PAGES), appendfsync=chosen.appendfsync, clocks=chosen.clocks
+        graph=generated(seed, pages=PAGES),
+        appendfsync=chosen.appendfsync,
+        clocks=chosen.clocks,
+        users=chosen.users,
     )
     async with laboratory(setup, folder) as lab:
         await inject(lab, schedule(seed, chosen))

@@ -31,6 +31,8 @@ class Profile(NamedTuple):
     fewest: int
     most: int
     appendfsync: str = "always"
+    users: bool = False
+    """etcd asks for a user and a password."""
     clocks: bool = False
     """Clocks can be stepped, which needs a C compiler."""
     also: tuple[str, ...] = ()
@@ -56,6 +58,20 @@ PROFILES = {
         2,
         5,
         appendfsync="everysec",
+    ),
+    "users": Profile(
+        (
+            "restart-etcd",
+            "kill-etcd-leader",
+            "lose-quorum",
+            "kill-worker",
+            "cut-worker-etcd",
+            "cut-master-etcd",
+            "revoke-lease",
+        ),
+        2,
+        5,
+        users=True,
     ),
     "clocks": Profile(("step-redis-clock", "step-node-clock"), 2, 5, clocks=True),
     "node-clocks": Profile(

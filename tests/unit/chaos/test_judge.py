@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.chaos.graph import Graph, Host, Page, generated, walk
+from tests.chaos.graph import UNLINKED, Graph, Host, Page, generated, walk
 from tests.chaos.history import Change, Fault, History, Request, Result, Write
 from tests.chaos.judge import judged
 
@@ -112,7 +112,8 @@ def test_what_is_reachable_is_known_without_the_crawler() -> None:
     }
     generated_graph = generated(3)
     everything = sum(len(host.pages) for host in generated_graph.hosts if host.is_in_scope)
-    assert everything == len(walk(generated_graph))
+    assert everything - len(UNLINKED) == len(walk(generated_graph))
+    assert everything == len(walk(generated_graph, [(0, path) for path in UNLINKED]))
 
 
 Doctor = Callable[[History], None]
