@@ -170,7 +170,10 @@ async def late_master(lab: Lab) -> None:
     for pair in lab.network.of(master.slot, "etcd"):
         pair.cut("both", "hold")
     await until(lambda: (m := lab.master()) and m.slot != master.slot, what="a successor")
-    await until(lambda: fetched(lab) >= 3, what="pages under the successor")
+    await until(
+        lambda: any(one.term and one.node != master.id for one in lab.seen_redis.writes),
+        what="writes of the successor",
+    )
     lab.network.heal()
     note(lab, "late-master", master.id, started)
 
@@ -363,7 +366,7 @@ async def hand_over(lab: Lab) -> None:
 SCENARIOS = {
     "late-calls": Scenario(late_calls.__doc__ or "", late_calls, lambda: plain(slow_s=0.1)),
     "late-master": Scenario(
-        late_master.__doc__ or "", late_master, plain, masters=2,
+        late_master.__doc__ or "", late_master, lambda: plain(pages=30), masters=2,
     ),
     "cut-from-etcd": Scenario(
         cut_from_etcd.__doc__ or "", cut_from_etcd, lambda: plain(pages=60), workers=1
