@@ -84,6 +84,7 @@ class History(msgspec.Struct, kw_only=True):
     ports: list[int]
     delay_s: float
     per_host: int
+    max_pages: int | None = None
     requests: list[Request] = []
     changes: list[Change] = []
     writes: list[Write] = []

@@ -52,6 +52,8 @@ def judged(history: History) -> Verdict:
         tokens_grow, one_node_a_token, one_master_a_term, no_stale_write, none_without_a_lock,
         verified_in_each_run, nothing_after_the_end, nodes_are_well, polite,
     ]  # fmt: skip
+    if history.max_pages:
+        checks.append(budget_kept)
     checks += [damage_is_told] if is_damaged else [nothing_lost, counted_right]
     checks.append(nothing_twice)
     violations = [violation for check in checks for violation in check(history)]
@@ -112,9 +114,12 @@ def nothing_lost(history: History) -> list[Violation]:
     for url, (outcome, status) in names.items():
         record = records.get(url)
         if record is None:
-            if state == "finished":
+            # What a page behind the budget would lead to is never known.
+            if state == "finished" and not history.max_pages:
                 found.append(Violation("lost", f"{url} has no result"))
-        elif (record["outcome"], record["status"]) != (outcome, status):
+        elif (record["outcome"], record["status"]) != (outcome, status) and not (
+            history.max_pages and record["outcome"] == "dropped"
+        ):
             found.append(
                 Violation(
                     "outcome",
@@ -163,6 +168,16 @@ def counted_right(history: History) -> list[Violation]:
         if counters.get(name, 0) != outcomes[name]
     ]
     return found
+
+
+def budget_kept(history: History) -> list[Violation]:
+    """Exactly as many pages are fetched as the job may, where there are more."""
+    fetched = sum(record["outcome"] == "fetched" for record in history.exported)
+    there = sum(outcome == "fetched" for outcome, _ in walk(history.graph, history.added).values())
+    wanted = min(there, history.max_pages or there)
+    if history.final.get("state") != "finished" or fetched == wanted:
+        return []
+    return [Violation("budget", f"{fetched} pages were fetched, not {wanted}")]
 
 
 def damage_is_told(history: History) -> list[Violation]:

@@ -288,6 +288,7 @@ class Lab:
             ports=self.ports,
             delay_s=float(self.options["delay"]),
             per_host=int(self.options["per_host"]),
+            max_pages=self.options.get("max_pages"),
             requests=self._requests(),
             changes=self.seen_etcd.changes,
             writes=self.seen_redis.writes,

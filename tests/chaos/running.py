@@ -32,6 +32,7 @@ async def run_seed(seed: int, profile: str, folder: Path) -> tuple[History, Verd
         appendfsync=chosen.appendfsync,
         clocks=chosen.clocks,
         users=chosen.users,
+        options=dict(chosen.options),
     )
     async with laboratory(setup, folder) as lab:
         await inject(lab, schedule(seed, chosen))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.chaos import faults
 
@@ -35,6 +35,8 @@ class Profile(NamedTuple):
     """etcd asks for a user and a password."""
     clocks: bool = False
     """Clocks can be stepped, which needs a C compiler."""
+    options: tuple[tuple[str, Any], ...] = ()
+    """Of the job, beside those of every lab."""
     also: tuple[str, ...] = ()
     """Injected in every run, once."""
 
@@ -77,6 +79,25 @@ PROFILES = {
     "node-clocks": Profile(
         (*_COMMON, "step-node-clock"), 2, 4, clocks=True, also=("step-node-clock",)
     ),
+    "budget": Profile(
+        (
+            "kill-worker",
+            "stop-worker",
+            "kill-master",
+            "stop-master",
+            "cut-worker-etcd",
+            "cut-worker-redis",
+            "cut-master-redis",
+            "lost-replies",
+            "kill-redis",
+            "drain-worker",
+            "pause-job",
+        ),
+        2,
+        5,
+        options=(("max_pages", 80),),
+    ),
+    "wide": Profile(_COMMON, 3, 6, options=(("per_host", 3), ("delay", 0.15))),
     "none": Profile((), 0, 0),
 }
 
