@@ -266,6 +266,16 @@ def test_one_request_of_a_stopped_worker_may_be_late_and_no_second_one() -> None
     assert {"impolite"} == kinds(history)
 
 
+def test_a_page_budget_is_kept_to_the_page() -> None:
+    history = msgspec.structs.replace(sound(), max_pages=4)
+    assert set() == kinds(history)
+    history = msgspec.structs.replace(sound(), max_pages=3)
+    assert {"budget"} == kinds(history)
+    history.exported[-1] |= {"outcome": "dropped", "status": None}
+    history.final["counters"] |= {"fetched": 3, "dropped": 1}
+    assert set() == kinds(history)
+
+
 def test_a_restarted_observer_does_not_hide_the_end() -> None:
     history = sound()
     history.exported.clear()
