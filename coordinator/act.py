@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 SEEDING_S = 0.2
 """Time a cycle spends on offering seeds, over all jobs."""
-_CHUNKS_AT_ONCE = 16
+_CHUNKS_AT_ONCE = 32
 _SEEDS_WAIT_S = 0.3
 
 
@@ -145,17 +145,24 @@ class Actor:
             if not chunks:
                 break
             self._session.check()
-            if not await entry.frontier.offer_seeds([url for _, urls in chunks for url in urls]):
-                # Sealed, or a restarted server's shard that its owner has yet to adopt.
-                entry.due_at_s = time.monotonic() + _SEEDS_WAIT_S
-                return f"waiting for shards of job {entry.id} to take its seeds"
+            urls = [url for _, chunk in chunks for url in chunk]
+            match await entry.frontier.offer_seeds(urls):
+                case Refusal.RUN | Refusal.RETRY:
+                    # Sealed, or a restarted server's shard that its owner has yet to adopt.
+                    entry.due_at_s = time.monotonic() + _SEEDS_WAIT_S
+                    return f"waiting for shards of job {entry.id} to take its seeds"
+                case Refusal():
+                    # Closed by a record that is newer than ours, or gone: the chunks stay parked,
+                    # and the next look at record and shards decides what becomes of the job.
+                    await self._reread(entry)
+                    return f"shards of job {entry.id} take no seeds"
             # All of these URLs are in, so the chunks may go; a successor that finds one still
             # there offers it again, which changes nothing.
-            for number, _ in chunks:
-                refusal = await entry.frontier.unstage(number, fence=self._fence(entry))
-                if refusal is not None:
-                    await self._take_refusals(entry, [refusal])
-                    return None
+            numbers = [number for number, _ in chunks]
+            refusal = await entry.frontier.unstage(*numbers, fence=self._fence(entry))
+            if refusal is not None:
+                await self._take_refusals(entry, [refusal])
+                return None
         return f"offered seeds of job {entry.id}"
 
     async def _grant(self, entry: Entry, action: Grant) -> str | None:

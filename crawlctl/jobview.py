@@ -75,7 +75,7 @@ def document(
     shown: dict[str, Any] = {
         "id": job.id,
         "state": job.state.value,
-        "reason": job.reason,
+        "reason": job.reason or waits_for(job),
         "spec": shown_spec(job.spec, seeds=job.seeds if job.seeds < 0 else job.seeds + job.added),
         "keep_open": job.keep_open,
         "created_at": job.created_at,
@@ -87,6 +87,13 @@ def document(
         shown["tasks"] = tasks(look, locks)
         shown["waiting"] = waiting
     return shown
+
+
+def waits_for(job: Job) -> str | None:
+    """Return what keeps a job from starting, where it is not its state."""
+    if job.seeds >= 0 or job.state.is_final:
+        return None
+    return "its seeds are not complete; if nothing submits them now, the same 'submit' does"
 
 
 def tasks(look: JobLook, locks: Sequence[LockInfo]) -> list[dict[str, Any]]:

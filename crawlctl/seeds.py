@@ -11,6 +11,7 @@ lines and lines that begin with ``#`` are no seeds.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ CHUNK: Final = 500
 _REPORTED: Final = 20
 """Bad lines named one by one; a file that is no list of URLs would flood the terminal."""
 _LONGEST_LINE: Final = 65_536
+_MAYBE_PRIVATE: Final = re.compile(r"https?://(?:\[|[0-9.]+[:/]|(?:[^/:]*\.)?localhost\.*[:/])")
+"""What a canonical URL with an address or a name of this machine begins with: few do, and looking
+closer at all of them would take as long as all the rest."""
 
 
 class Collected(NamedTuple):
@@ -75,7 +79,7 @@ class _Spooler:
 
     def keep(self, text: str) -> None:
         url = parse_seed(text)
-        if not self._allow_private:
+        if not self._allow_private and _MAYBE_PRIVATE.match(url):
             _refuse_private(url)
         line = url.encode("ascii") + b"\n"
         self.digest.update(line)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from common.coord import StoredJob
     from crawlctl.connect import Services
 
+_CHUNKS_AT_ONCE = 4
+"""Staged in one request: few enough that seeds of the greatest length do not fill the memory."""
 _ATTEMPTS = 10
 """Times a job record is re-read when others change it; each one of them made progress."""
 
@@ -126,8 +129,10 @@ async def _stage(services: Services, job: Job, spool: BinaryIO, *, first: int) -
     for _ in range(_ATTEMPTS):
         run = await services.client.current_run()
         spool.seek(0)
-        for number, urls in enumerate(chunks(spool), first):
-            await frontier.stage(number, urls)
+        number, parked = first, chunks(spool)
+        while batch := list(islice(parked, _CHUNKS_AT_ONCE)):
+            await frontier.stage(number, *batch)
+            number += len(batch)
         if run == await services.client.current_run():
             return
         # A restart in between may have taken what was acknowledged before it: do it all again.

@@ -6,6 +6,7 @@ newer one (design rule P3), so that a decision made on an older state changes no
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, assert_never
 
@@ -19,7 +20,6 @@ from common.frontier.replies import Refusal, ShardState, refusal_of
 from common.frontier.scope import ScopeSet, trusted_key
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
 from common.model import counters
-from common.model.errors import ScriptBug
 from common.model.ids import JobId, Task
 from common.model.job import JobSpec, JobState
 from common.web import scope, url
@@ -154,11 +154,15 @@ class JobFrontier:
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "grant") or int(reply[1])
 
-    async def stage(self, number: int, urls: Sequence[str]) -> None:
-        """Park a chunk of canonical seed URLs; the same number again replaces it."""
-        await self._client.commands(
-            [("HSET", self._keys[0].staged, number, _encode_chunk(list(urls)))]
-        )
+    async def stage(self, first: int, *chunks: Sequence[str]) -> None:
+        """Park chunks of canonical seed URLs, numbered from ``first``, in one step.
+
+        A number that is there already is replaced.
+        """
+        pairs: list[int | bytes] = []
+        for number, urls in enumerate(chunks, first):
+            pairs += (number, _encode_chunk(list(urls)))
+        await self._client.commands([("HSET", self._keys[0].staged, *pairs)])
 
     async def staged(self, limit: int = 1) -> list[tuple[int, list[str]]]:
         """Return up to ``limit`` staged chunks, with their numbers."""
@@ -183,32 +187,38 @@ class JobFrontier:
             if raw is not None
         ]
 
-    async def offer_seeds(self, urls: Sequence[str]) -> bool:
+    async def offer_seeds(self, urls: Sequence[str]) -> Refusal | None:
         """Add the seeds' scope and offer them to their shards.
 
         Returns:
-            False when some shard said wait (RUN, RETRY): offer the whole chunk again later.
-
-        Raises:
-            ScriptBug: a shard is missing or closed, which a job that is being seeded cannot be.
+            None when all were taken. RUN, RETRY: a shard said wait; offer all of them again later.
+            CLOSED, MISSING: the job is over, or a shard is gone; offer no more before the job was
+            looked at again.
         """
         keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls}
         await self._scope.add(key for key in keys if key is not None)
         if self._spec.header or self._spec.cookie:
             await self._scope.add(trusted_key(url.authority_of(one)) for one in urls)
         seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
-        for shard, found in self._offers.by_shard(seeds).items():
-            match await self._offers.offer(shard, found):
-                case Refusal.RUN | Refusal.RETRY:
-                    return False
-                case Refusal() as refusal:
-                    raise ScriptBug(f"shard {shard} refused seeds: {refusal.value}")
-        return True
+        by_shard = self._offers.by_shard(seeds)
+        # Side by side: what arrives at a server together is synced to its disk together.
+        answers = await asyncio.gather(
+            *(self._offers.offer(shard, found) for shard, found in by_shard.items()),
+            return_exceptions=True,
+        )
+        refusals: list[Refusal] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            if isinstance(answer, Refusal):
+                refusals.append(answer)
+        final = [one for one in refusals if one not in (Refusal.RUN, Refusal.RETRY)]
+        return next(iter(final or refusals), None)
 
-    async def unstage(self, number: int, *, fence: MasterFence) -> Refusal | None:
-        """Delete a chunk whose URLs were all taken."""
+    async def unstage(self, *numbers: int, fence: MasterFence) -> Refusal | None:
+        """Delete chunks whose URLs were all taken."""
         keys = self._keys[0]
-        call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, number])
+        call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *numbers])
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "unstage")
 

@@ -118,6 +118,8 @@ def parse_seed(text: str) -> str:
         UsageError: it cannot be crawled; the message says why.
     """
     seed = text.strip()
+    if seed.startswith(_CRAWLABLE) and (url := canonicalize(seed)) is not None:
+        return url
     scheme = _SCHEME.match(seed)
     if scheme is not None and scheme[1].lower() not in ("http", "https"):
         raise UsageError(

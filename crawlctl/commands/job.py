@@ -225,6 +225,7 @@ def close(ctx: click.Context, *, job_id: str) -> None:
 
 async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job]) -> None:
     from crawlctl.connect import services
+    from crawlctl.jobview import waits_for
     from crawlctl.show import note
     from crawlctl.transitions import change
 
@@ -232,4 +233,5 @@ async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job])
         now = await change(connected, job_id, decide)
     if not settings.quiet:
         kept = " and kept open" if now.keep_open else ""
-        note(f"job {job_id} is {now.state.value}{kept}")
+        why = waits_for(now)
+        note(f"job {job_id} is {now.state.value}{kept}{f': {why}' if why else ''}")

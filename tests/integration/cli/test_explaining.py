@@ -51,7 +51,7 @@ async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
     frontier = connected.frontier(stored.job)
     fence = MasterFence(1, stored.revision)
     await frontier.create(fence=fence, state=ShardState.OPEN)
-    assert await frontier.offer_seeds([f"{HOST}/"])
+    assert await frontier.offer_seeds([f"{HOST}/"]) is None
     await frontier.unstage(0, fence=fence)
     answer = await explain(connected, stored.job, f"{HOST}/")
     assert (answer.state, answer.reason) == ("queued", "the job is pending")

@@ -44,11 +44,11 @@ class _DiedError(Exception):
 
 
 class _DiesHalfway(io.BytesIO):
-    """A spool that can be read for one chunk and a bit."""
+    """A spool that can be read for one request and a bit."""
 
     def __init__(self, count: int) -> None:
         super().__init__(spool(count).getvalue())
-        self._left = 700
+        self._left = 2700
 
     def __next__(self) -> bytes:
         self._left -= 1
@@ -105,19 +105,19 @@ async def test_a_submission_that_died_is_completed_by_the_same_command(
             connected,
             job_id="j",
             spec=SPEC,
-            spool=_DiesHalfway(1201),
-            seeds=1201,
+            spool=_DiesHalfway(3201),
+            seeds=3201,
             seeds_sha256="abc",
             paused=False,
         )
     stored = await connected.coord.jobs.get("j")
     assert stored is not None
     assert stored.job.seeds == -1
-    assert len(await staged_urls(connected)) == 500
+    assert len(await staged_urls(connected)) == 2000
     with pytest.raises(RefusedError, match="other seeds"):
-        await submitted(connected, seeds=1201, digest="def")
-    await submitted(connected, seeds=1201)
-    assert len(await staged_urls(connected)) == 1201
+        await submitted(connected, seeds=3201, digest="def")
+    await submitted(connected, seeds=3201)
+    assert len(await staged_urls(connected)) == 3201
 
 
 async def test_the_same_id_and_spec_is_the_same_job_whatever_became_of_it(

@@ -9,7 +9,6 @@ import pytest
 from common.frontier.job import UNLIMITED, MasterFence
 from common.frontier.owner import Settled, item_of
 from common.frontier.replies import Offered, Refusal, ShardState
-from common.model.errors import ScriptBug
 from common.model.ids import HostKey
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
@@ -81,6 +80,7 @@ async def test_missing_shards_are_made_by_create_only(make_shard: MakeShard) -> 
     assert await shard.master.apply(ShardState.OPEN, fence=FENCE) == [Refusal.MISSING]
     assert await shard.master.grant(0, 5, fence=FENCE) is Refusal.MISSING
     assert await shard.master.unstage(1, fence=FENCE) is Refusal.MISSING
+    assert await shard.master.offer_seeds([page(1)]) is Refusal.MISSING
     stats = await shard.stats()
     assert (stats.exists, stats.state, stats.is_empty) == (False, None, False)
     await shard.create(ShardState.PAUSED)
@@ -248,16 +248,15 @@ async def test_seeds_reach_their_shards_and_wait_while_one_is_sealed(
 ) -> None:
     shard = await make_shard(shards=4).create()
     seeds = [f"http://s{number}.example/" for number in range(12)]
-    assert await shard.master.offer_seeds(seeds)
-    assert await shard.master.offer_seeds(seeds), "again is harmless"
+    assert await shard.master.offer_seeds(seeds) is None
+    assert await shard.master.offer_seeds(seeds) is None, "again is harmless"
     stats = await shard.master.stats()
     assert sum(one.counters["discovered"] for one in stats) == 12
     assert all(one.counters["discovered"] < 12 for one in stats)
     await shard.master.apply(ShardState.SEALED, fence=FENCE)
-    assert not await shard.master.offer_seeds(seeds)
+    assert await shard.master.offer_seeds(seeds) is Refusal.RETRY
     await shard.master.apply(ShardState.CLOSED, fence=FENCE)
-    with pytest.raises(ScriptBug, match="refused seeds: CLOSED"):
-        await shard.master.offer_seeds(seeds)
+    assert await shard.master.offer_seeds(seeds) is Refusal.CLOSED
 
 
 async def test_seeds_have_depth_zero_and_no_referrer(make_shard: MakeShard) -> None:

@@ -93,3 +93,12 @@ def test_the_differing_field_is_named_without_secrets() -> None:
     assert differing_field(JobSpec(delay=1.0), JobSpec(delay=2.5)) == ("delay", "1.0", "2.5")
     other = differing_field(SPEC, msgspec.structs.replace(SPEC, cookie=("sid=secret4",)))
     assert other == ("cookie", "one secret", "another")
+
+
+def test_a_job_whose_seeds_are_not_complete_says_so() -> None:
+    staging = msgspec.structs.replace(JOB, state=JobState.PENDING, seeds=-1)
+    shown = document(look(staging))
+    assert (None, True) == (shown["spec"]["seeds"], "seeds are not complete" in shown["reason"])
+    assert document(look(msgspec.structs.replace(staging, seeds=0)))["reason"] is None
+    ended = msgspec.structs.replace(staging, state=JobState.CANCELLED)
+    assert document(look(ended))["reason"] is None

@@ -74,13 +74,25 @@ def test_a_bad_argument_is_wrong_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", ["http://127.0.0.1/", "http://0x7f.1/", "localhost", "http://[::1]:80/", "10.0.0.1"]
+    "seed",
+    [
+        *("http://127.0.0.1/", "http://0x7f.1/", "localhost", "http://[::1]:80/", "10.0.0.1"),
+        *("https://a.b.localhost:8443/x", "LOCALHOST.", "http://u:p@127.1:80/", "169.254.169.254."),
+        *("http://2130706433/", "http://%31%32%37.0.0.1/", "http://[fe80::1]/"),
+    ],
 )
 def test_a_private_seed_needs_its_option(tmp_path: Path, seed: str) -> None:
     for urls, file in (((seed,), None), ((), seed_file(tmp_path, seed.encode()))):
         with pytest.raises(UsageError, match="--allow-private"):
             collected(*urls, file=file)
         assert collected(*urls, file=file, allow_private=True)[0].good == 1
+
+
+@pytest.mark.parametrize(
+    "seed", ["8.8.8.8", "http://localhost.example/", "notlocalhost", "http://10.0.0.1.example/x"]
+)
+def test_a_public_seed_that_looks_like_a_private_one_needs_none(seed: str) -> None:
+    assert collected(seed)[0].good == 1
 
 
 def test_the_digest_is_that_of_the_canonical_seeds_in_order(tmp_path: Path) -> None:
