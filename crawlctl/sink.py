@@ -37,6 +37,8 @@ class Tally(msgspec.Struct, kw_only=True):
     """Records of depth 0 that got a response, or needed none."""
     errors: dict[str, int] = {}
     """Error code -> records that failed or died of it."""
+    statuses: dict[int, int] = {}
+    """HTTP status -> records with it."""
 
 
 class Checkpoint(msgspec.Struct, kw_only=True):
@@ -141,6 +143,8 @@ class Sink:
         tally.records += 1
         if is_answered_seed(facts):
             tally.answered_seeds += 1
+        if facts.status is not None:
+            tally.statuses[facts.status] = tally.statuses.get(facts.status, 0) + 1
         if facts.error is not None:
             tally.errors[facts.error.code] = tally.errors.get(facts.error.code, 0) + 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
@@ -42,6 +42,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of ``results.jsonl``."""
     errors: dict[str, int]
     """Error code -> records that failed or died of it."""
+    statuses: dict[int, int] = {}
+    """HTTP status -> records with it."""
     started_at: str | None
     finished_at: str | None
     elapsed_seconds: float
@@ -71,6 +73,7 @@ def summarize(look: JobLook, written: Checkpoint, *, bad_seed_lines: int) -> Sum
         counters=counters,
         records=written.tally.records,
         errors=dict(sorted(written.tally.errors.items(), key=lambda item: (-item[1], item[0]))),
+        statuses=dict(sorted(written.tally.statuses.items())),
         started_at=look.job.started_at,
         finished_at=look.job.finished_at,
         elapsed_seconds=round(written.active_s, 3),
@@ -97,9 +100,8 @@ def load(folder: Path) -> Summary | None:
         return None
 
 
-def show(summary: Summary, results: Path) -> None:
-    """Write the summary for people."""
-    counters = summary.counters
+def counted(counters: Mapping[str, int]) -> str:
+    """Return the words for what became of the URLs: pages first, then all else there is."""
     others = [
         f"{counters[name]} {name.replace('_', ' ')}"
         for name in (
@@ -109,11 +111,18 @@ def show(summary: Summary, results: Path) -> None:
         if counters[name]
     ]  # fmt: skip
     pages = "1 page" if counters["fetched"] == 1 else f"{counters['fetched']} pages"
-    parts = ", ".join([pages, *others])
+    return ", ".join([pages, *others])
+
+
+def show(summary: Summary, results: Path) -> None:
+    """Write the summary for people."""
     print_line(
-        f"{summary.state}: {parts} in "
+        f"{summary.state}: {counted(summary.counters)} in "
         f"{duration(summary.elapsed_seconds)}, {summary.pages_per_second:.1f} pages/s"
     )
+    if summary.statuses:
+        text = ", ".join(f"{status}: {count}" for status, count in summary.statuses.items())
+        print_line(f"statuses: {text}")
     if summary.errors:
         shown = list(summary.errors.items())
         text = ", ".join(f"{code} {count}" for code, count in shown[:_SHOWN_ERRORS])

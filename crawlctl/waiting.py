@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from common.model.job import JobState
-from crawlctl.jobview import JobLook, look_at, stored_job
-from crawlctl.show import note
+from common.runtime.clock import seconds_between
+from crawlctl.jobview import JobLook, look_at, pages_per_second, stored_job
+from crawlctl.show import duration, note
 from crawlctl.sink import ANSWERED, START, ResultSource, decode_facts, is_answered_seed
-from crawlctl.summary import no_seed_answered
+from crawlctl.summary import counted, no_seed_answered
 
 if TYPE_CHECKING:
     from crawlctl.connect import Services
@@ -48,21 +49,33 @@ async def wait_for_end(
         pause_s = min(_POLL_S, pause_s * 2)
 
 
-async def exit_code(services: Services, look: JobLook) -> int:
-    """Return 0 for a finished job some seed of which answered, else 1 and say why.
+async def closing(services: Services, look: JobLook, *, quiet: bool) -> int:
+    """Say in one line how a job ended; return 0 when it finished and some seed of it answered.
 
-    The rule is that of ``crawl``.
+    The rule is that of ``crawl``. ``quiet`` keeps the line back where all is well.
     """
     job = look.job
-    if job.state is not JobState.FINISHED:
-        reason = f": {job.reason}" if job.reason else ""
-        note(f"crawlctl: job {job.id} is {job.state.value}{reason}")
-        return 1
-    causes = await unanswered(services.frontier(job), job.spec.shards, look.counters)
-    if causes is None:
-        return 0
-    note(f"crawlctl: job {job.id} is finished, but {no_seed_answered(causes)}")
-    return 1
+    causes = None
+    if job.state is JobState.FINISHED:
+        causes = await unanswered(services.frontier(job), job.spec.shards, look.counters)
+        if causes is None and quiet:
+            return 0
+    note(_last_line(look, causes))
+    return 0 if job.state is JobState.FINISHED and causes is None else 1
+
+
+def _last_line(look: JobLook, causes: Sequence[str] | None) -> str:
+    job, counters = look.job, look.counters
+    said = f"job {job.id} is {job.state.value}"
+    if causes is not None:
+        said += f", but {no_seed_answered(causes)}"
+    elif job.reason:
+        said += f" ({job.reason})"
+    said += f": {counted(counters)}"
+    if job.started_at is not None and job.finished_at is not None:
+        took = duration(seconds_between(job.started_at, job.finished_at))
+        said += f" in {took}, {pages_per_second(job, counters):.1f} pages/s"
+    return f"{said}; 'crawlctl export {job.id}' writes its results"
 
 
 async def unanswered(

@@ -172,13 +172,13 @@ async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> 
     from crawlctl.connect import services
     from crawlctl.progress import progress
     from crawlctl.show import note
-    from crawlctl.waiting import exit_code, wait_for_end
+    from crawlctl.waiting import closing, wait_for_end
 
     async with services(settings) as connected:
         with progress(quiet=settings.quiet) as shown:
             look = await wait_for_end(connected, job_id, shown, timeout_s=timeout_s)
         if look is not None:
-            return await exit_code(connected, look)
+            return await closing(connected, look, quiet=settings.quiet)
     note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} seconds; it goes on")
     return 1
 

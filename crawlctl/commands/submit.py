@@ -125,7 +125,7 @@ async def _wait(connected: Services, name: str, *, quiet: bool) -> int:
 
     from crawlctl.progress import progress
     from crawlctl.show import note
-    from crawlctl.waiting import exit_code, wait_for_end
+    from crawlctl.waiting import closing, wait_for_end
 
     try:
         with progress(quiet=quiet) as shown:
@@ -134,4 +134,4 @@ async def _wait(connected: Services, name: str, *, quiet: bool) -> int:
         note(f"job {name} goes on; 'crawlctl job wait {name}' waits for it again")
         raise
     assert look is not None
-    return await exit_code(connected, look)
+    return await closing(connected, look, quiet=quiet)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.cli import eventually
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
@@ -14,6 +16,7 @@ PAGES = {f"/{n}": Page(links=[f"/{n + 1}", f"/{n + 2}"]) for n in range(60)} | {
 OPTIONS = ("--allow-private", "--delay", "0.3", "--shards", "3")
 
 
+@pytest.mark.commands("locks show", "locks release")
 def test_a_broken_lock_is_taken_again_under_a_newer_token_and_nothing_is_lost(
     up: Command,
 ) -> None:
@@ -55,6 +58,7 @@ def test_a_master_whose_lock_is_broken_leads_again_under_a_newer_term(up: Comman
     assert term < up("locks", "show", "master", "--json").json["token"]
 
 
+@pytest.mark.commands("nodes drain")
 def test_a_drained_worker_hands_over_and_leaves_and_the_crawl_goes_on(up: Command) -> None:
     with Site(PAGES) as site:
         job = up("submit", site.url("/0"), *OPTIONS, "--id", "j").out.strip()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from common.model.counters import is_balanced
 from tests.support.cli import eventually
 from tests.support.site import Page, Request, Site
@@ -30,6 +32,7 @@ def counters(up: Command, job: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.commands("dead")
 def test_dead_letters_are_listed_with_reasons_and_may_be_put_back_while_the_job_lives(
     up: Command,
 ) -> None:

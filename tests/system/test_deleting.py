@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
 
@@ -9,6 +11,7 @@ PAGES = {f"/{n}": Page(links=[f"/{n + 1}"]) for n in range(40)}
 OPTIONS = ("--allow-private", "--shards", "4")
 
 
+@pytest.mark.commands("job delete")
 def test_a_job_that_is_over_is_deleted_with_all_it_had(up: Command) -> None:
     with Site(PAGES) as site:
         url = site.url("/0")

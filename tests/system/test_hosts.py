@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from tests.support.cli import eventually
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
@@ -18,6 +20,7 @@ def starts(site: Site, host: int) -> list[float]:
     return sorted(entry.start for entry in site.requests if entry.host == host)
 
 
+@pytest.mark.commands("job hosts", "job host")
 def test_a_host_is_slowed_down_blocked_and_let_go_while_the_crawl_goes_on(up: Command) -> None:
     with Site(PAGES, addresses=["127.0.0.1", "127.0.0.2"]) as site:
         job = up("submit", site.url("/"), site.url("/", host=1), *OPTIONS).out.strip()

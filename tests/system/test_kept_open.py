@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.cli import eventually
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
@@ -13,6 +15,7 @@ from tests.system.test_outcomes import show
 PAGES = {"/": Page(links=["/a"]), "/a": Page(), "/late": Page(links=["/later"]), "/later": Page()}
 
 
+@pytest.mark.commands("submit", "job add", "job close")
 def test_a_job_kept_open_takes_more_seeds_and_ends_when_closed(up: Command, tmp_path: Path) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text("allow_private = true\ndelay = 0.05\nshards = 4\n")

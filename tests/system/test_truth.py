@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.cli import eventually
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
@@ -75,6 +77,7 @@ def test_locks_nodes_and_tasks_agree_during_a_crawl_and_after_it(up: Command) ->
     assert 0 == doctor.code, doctor.out + doctor.err
 
 
+@pytest.mark.commands("job pause", "job resume")
 def test_a_paused_job_fetches_nothing_and_goes_on_when_resumed(up: Command) -> None:
     with Site(pages()) as site:
         options = ["--allow-private", "--delay", "0.02", "--shards", "2"]
@@ -96,6 +99,7 @@ def test_a_paused_job_fetches_nothing_and_goes_on_when_resumed(up: Command) -> N
     assert (PAGES + 1, "finished") == (shown["counters"]["fetched"], shown["state"])
 
 
+@pytest.mark.commands("job cancel")
 def test_a_cancelled_job_ends_with_the_rest_dropped_and_counted(up: Command) -> None:
     with Site(pages()) as site:
         options = ["--allow-private", "--delay", "0.2", "--shards", "2"]

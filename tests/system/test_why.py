@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.support.cli import eventually
 from tests.support.site import Page, Site
 from tests.system.conftest import Command
@@ -18,6 +20,7 @@ FIRST = {
 SECOND = {"/": Page(links=["/next"], delay_s=25), "/next": Page()}
 
 
+@pytest.mark.commands("why")
 def test_why_answers_for_each_state(up: Command) -> None:
     with Site([FIRST, SECOND], addresses=["127.0.0.1", "127.0.0.2"]) as site:
         slow = site.url("/", host=1)
@@ -78,3 +81,48 @@ def test_why_names_the_budget_that_a_url_was_over(up: Command) -> None:
         depth = ["--allow-private", "--delay", "0", "--max-depth", "0", "--wait"]
         seeds_only = up("submit", site.url("/"), *depth).out.strip()
         assert "max_depth 0" in up("why", seeds_only, site.url("/a"), "--json").json["reason"]
+
+
+@pytest.mark.commands("why")
+def test_why_tells_how_a_url_ended_and_which_limit_it_met(up: Command) -> None:
+    pages = {
+        "/": Page(links=["/down", "/big", "/a"]),
+        "/down": Page(status=503),
+        "/big": Page(body=b"x" * 5000),
+        "/a": Page(),
+    }
+    options = ("--allow-private", "--delay", "0", "--shards", "1", "--retries", "0")
+
+    def why(job: str, path: str) -> tuple[str, str, dict[str, Any]]:
+        ran = up("why", job, site.url(path), "--json")
+        assert 0 == ran.code, ran.err
+        return ran.json["state"], ran.json["reason"], ran.json["detail"]
+
+    with Site(pages) as site:
+        start = site.url("/")
+        limits = ("--max-body", "2000", "--allow", "/(down|big)?$")
+        assert 0 == up("submit", start, *options, *limits, "--id", "ended", "--wait").code
+        state, reason, detail = why("ended", "/down")
+        assert ("finished", "dead") == (state, detail["outcome"])
+        assert reason.startswith("dead after try 1: server_error: ")
+        state, reason, detail = why("ended", "/big")
+        assert ("finished", "failed") == (state, detail["outcome"])
+        assert reason.startswith("failed after try 1: too_large: ")
+        state, reason, detail = why("ended", "/a")
+        assert ("filtered", True) == (state, reason.startswith("allow"))
+        budget = ("--max-pages", "1", "--id", "budget", "--wait")
+        assert 0 == up("submit", start, *options, *budget).code
+        state, reason, detail = why("budget", "/a")
+        assert ("over_budget", True, "dropped") == (
+            state, reason.endswith("its --max-pages"), detail["outcome"],
+        )  # fmt: skip
+        slow = ("--delay", "30", "--robots", "ignore", "--id", "cancelled")
+        assert 0 == up("submit", start, *options, *slow).code
+        eventually(lambda: show(up, "cancelled")["counters"]["queued"] == 3, within_s=60)
+        state, reason, detail = why("cancelled", "/a")
+        assert ("queued", True) == (state, "may start at" in reason)
+        assert detail["host_ready_at"] in reason
+        assert 0 == up("job", "cancel", "cancelled").code
+        eventually(lambda: show(up, "cancelled")["counters"]["dropped"] == 3, within_s=60)
+        state, reason, detail = why("cancelled", "/a")
+        assert ("finished", "dropped: the job was cancelled") == (state, reason)
