@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from common.coord import Coord, LockInfo, StoredJob
     from common.frontier import ShardStats
     from crawlctl.connect import Services
+    from crawlctl.limits import Situation
 
 
 class JobLook(NamedTuple):
@@ -115,6 +116,35 @@ def tasks(look: JobLook, locks: Sequence[LockInfo]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+async def situation(
+    services: Services, look: JobLook, tasks: Sequence[Mapping[str, Any]]
+) -> Situation:
+    """Return what tells why a job is not faster.
+
+    Args:
+        services: where to look.
+        look: at the job.
+        tasks: its tasks, as :func:`tasks` returns them.
+    """
+    from crawlctl.limits import Situation, WorkerLook
+
+    owners = {task["owner"] for task in tasks}
+    turns = await services.hosts(look.job).turns()
+    return Situation(
+        state=look.job.state,
+        waiting=look.counters["queued"] + look.counters["delayed"],
+        in_flight=look.counters["in_flight"],
+        hosts_due=turns.due,
+        hosts_waiting=turns.waiting,
+        hosts_busy=turns.busy,
+        workers=[
+            WorkerLook(one.info.id, one.info.load.get("cpu", 0.0), one.info.stages)
+            for one in await services.coord.members.list()
+            if one.info.id in owners and not one.left_at
+        ],
+    )
 
 
 def shown_spec(spec: JobSpec, *, seeds: int) -> dict[str, Any]:

@@ -67,13 +67,19 @@ class Committer:
         self._readopt = readopt
         self._on_settled = on_settled
         self._server_run = server_run
-        self._waiting: list[Settlement] = []
+        self._waiting: list[tuple[Settlement, float]] = []
+        """With the time of their arrival."""
         self._arrived = asyncio.Event()
         self._closing = False
 
+    @property
+    def backlog(self) -> int:
+        """Settlements that wait to be written."""
+        return len(self._waiting)
+
     def add(self, settlement: Settlement) -> None:
         """Take a settlement in; bounded by the claims the task may hold."""
-        self._waiting.append(settlement)
+        self._waiting.append((settlement, time.monotonic()))
         self._arrived.set()
 
     def finish(self) -> None:
@@ -91,7 +97,8 @@ class Committer:
             await self._arrived.wait()
             if not self._closing and len(self._waiting) < BATCH:
                 await asyncio.sleep(LINGER_S)
-            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            taken, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            batch = [settlement for settlement, _ in taken]
             if not self._waiting and not self._closing:
                 self._arrived.clear()
             if not batch:
@@ -101,17 +108,24 @@ class Committer:
             refusal = await self._write(batch)
             if refusal is not None:
                 return refusal
+            now = time.monotonic()
+            for _, arrived_at in taken:
+                self._context.stages.settle.add(now - arrived_at)
             self._on_settled(batch)
 
     async def _write(self, batch: Sequence[Settlement]) -> Refusal | None:
         found = list({item.identity: item for one in batch for item in one.offers}.values())
+        stages = self._context.stages
         for start in range(0, len(found), OFFER_AT_ONCE):
-            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
+            with stages.offer.timed():
+                refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
             if refusal is not None:
                 return refusal
         if self._context.archive is not None:
-            await self._context.archive.sync()
-        return await self._settle(batch)
+            with stages.archive.timed():
+                await self._context.archive.sync()
+        with stages.commit.timed():
+            return await self._settle(batch)
 
     async def _offer(self, found: Sequence[Item]) -> Refusal | None:
         """Offer links until every shard has taken its own; None = all taken."""

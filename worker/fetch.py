@@ -37,6 +37,7 @@ from worker.fetch_errors import (
     classify,
     is_stale_connection,
 )
+from worker.stages import Stages
 from worker.web_session import Answer, open_session, trusted_headers
 
 if TYPE_CHECKING:
@@ -97,7 +98,12 @@ class Fetcher:
     """Fetches URLs for one job. To be created inside the running event loop, and closed."""
 
     def __init__(
-        self, spec: JobSpec, *, connections: int, recorder: Recorder | None = None
+        self,
+        spec: JobSpec,
+        *,
+        connections: int,
+        stages: Stages | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Prepare; nothing is connected yet.
 
@@ -105,6 +111,7 @@ class Fetcher:
             spec: The job's options; references to secrets are resolved here.
             connections: Most requests at one time, all hosts together; more wait inside ``fetch``,
                 and that counts for their time limits.
+            stages: Told how long the parts of a request take.
             recorder: Keeps every response that is received.
 
         Raises:
@@ -120,6 +127,7 @@ class Fetcher:
         self._has_proxy = spec.proxy is not None
         self._allow_private = spec.allow_private
         self._session = open_session(spec, connections=connections)
+        self._stages = Stages() if stages is None else stages
         self._recorder = recorder
 
     async def close(self) -> None:
@@ -201,11 +209,16 @@ class Fetcher:
             )
             assert isinstance(response, Answer)
             answer = response
+            self._stages.connect.add(answer.sent_at - started_at)
+            self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
             location = _location_of(answer, url)
             body = await read_body(answer, limits if location is None else _REDIRECT_LIMITS)
             ended_at = time.monotonic()
+            self._stages.body.add(ended_at - header_at)
         except Exception as failure:  # noqa: BLE001 - hostile bytes meet a large library here
             ended_at = time.monotonic()
+            if answer is None:
+                self._stages.connect.add(ended_at - started_at)
             body = Body(failure=failure)
         finally:
             if answer is not None:

@@ -24,6 +24,7 @@ from worker.pacer import Pacer
 from worker.parsing import PageParser
 from worker.robots import RobotsCache
 from worker.sitemaps import Sitemaps
+from worker.stages import Stages
 
 if TYPE_CHECKING:
     from worker.warc import Archive
@@ -43,6 +44,7 @@ class JobContext:
         node: NodeId,
         connections: int,
         places: Share,
+        stages: Stages,
         token: Token,
         dead_below: int = 0,
         archive: Archive | None = None,
@@ -57,6 +59,7 @@ class JobContext:
             node: this process.
             connections: requests at one time.
             places: this job's share of the process.
+            stages: told how long the steps of a page take.
             token: of a task of the job owned here, which names this process among its permits.
             dead_below: tokens below it belong to processes known to be dead.
             archive: where responses are kept.
@@ -66,9 +69,12 @@ class JobContext:
         self.node = node
         self.places = places
         """For the pages worked on at once; what is left to a job of the process' capacity."""
+        self.stages = stages
         self.archive = archive
         """Where responses are kept, for a job that asks for it."""
-        self.fetcher = Fetcher(spec, connections=connections, recorder=_recorder(archive, spec))
+        self.fetcher = Fetcher(
+            spec, connections=connections, stages=stages, recorder=_recorder(archive, spec)
+        )
         permits = Permits(
             client,
             cluster=cluster,

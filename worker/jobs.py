@@ -22,6 +22,7 @@ from common.model.job import JobSpec, JobState
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity, weight
 from worker.job import JobContext
+from worker.stages import Stages
 
 if TYPE_CHECKING:
     from worker.warc import Archive
@@ -52,6 +53,7 @@ class Jobs:
         node: NodeId,
         capacity: Capacity,
         dead_below: int,
+        stages: Stages,
         warc_dir: Path | None,
         on_change: Callable[[], None],
     ) -> None:
@@ -61,6 +63,7 @@ class Jobs:
         self._node = node
         self._capacity = capacity
         self._dead_below = dead_below
+        self._stages = stages
         self._warc_dir = warc_dir
         self._on_change = on_change
         self._specs: dict[JobId, JobSpec] = {}
@@ -145,6 +148,7 @@ class Jobs:
                 places=self._capacity.share(weight=weight(spec.priority)),
                 token=token,
                 dead_below=self._dead_below,
+                stages=self._stages,
                 archive=archive,
             )
         except UsageError as error:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from typing import NamedTuple
 
 from worker.page import Settlement
+from worker.stages import Stages
 
 LATENCIES = 512
 """Fetches the 95th percentile is taken over."""
@@ -35,6 +36,7 @@ class LoadMeter:
     def __init__(self) -> None:
         self._elapsed_ms: deque[int] = deque(maxlen=LATENCIES)
         self.outcomes: Counter[str] = Counter()
+        self.stages = Stages()
         self._last = (time.monotonic(), 0)
 
     def count(self, settlement: Settlement) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from common.model.records import Outcome
 from worker.health import Health
+from worker.stages import BOUNDS_S, Histogram
 
 
 def registry_of(health: Health) -> CollectorRegistry:
@@ -44,3 +46,19 @@ class _Metrics(Collector):
             "How late the event loop was in the last second, at worst.",
             self._health.load.get("loop_lag_s", 0.0),
         )
+        spent = HistogramMetricFamily(
+            "crawlctl_stage_seconds",
+            "Time in each stage of a page, or of a call.",
+            labels=["stage"],
+        )
+        for stage in self._health.meter.stages:
+            spent.add_metric(
+                [stage.name], _buckets(stage.histogram), sum_value=stage.histogram.total_s
+            )
+        yield spent
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    """Return the upper bounds and how many durations are not above each."""
+    names = [*map(str, BOUNDS_S), "+Inf"]
+    return list(zip(names, accumulate(histogram.counts), strict=True))

@@ -80,6 +80,7 @@ class WorkerNode:
             node=node_id,
             capacity=capacity,
             dead_below=dead_below,
+            stages=health.meter.stages,
             warc_dir=warc_dir,
             on_change=self._news.set,
         )
@@ -113,6 +114,7 @@ class WorkerNode:
             state=state,
             weight=health.weight,
             load=health.load,
+            stages=health.meter.stages.occupancy(),
             tasks=len(self._owned),
             abilities=self._abilities,
             refused=self._jobs.refused,

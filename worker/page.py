@@ -56,6 +56,8 @@ class Settlement:
     outcome: Outcome | None = None
     """None for what is not finished, and for a sitemap."""
     elapsed_ms: int = 0
+    frees: HostKey | None = None
+    """The host whose slot is free since ``ended_at``; None: only when this is settled."""
 
 
 class _Page(NamedTuple):
@@ -106,7 +108,8 @@ class PageWorker:
         known = robots.known(item.host)
         asked = None
         if known is None:
-            known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
+            with self._context.stages.robots.timed():
+                known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
             if known is None:
                 # Requests may have been sent for it; one delay too many does no harm.
                 return self._release(page, time.monotonic())
@@ -167,8 +170,9 @@ class PageWorker:
         async def wait(_ended_at: float) -> bool:
             # The slot was taken for one request of the full timeout after send_before; a hop must
             # start early enough to end within it.
-            if not await visit.next(before=page.send_before):
-                return False
+            with self._context.stages.pace.timed():
+                if not await visit.next(before=page.send_before):
+                    return False
             if not self._may_send() or time.monotonic() > page.send_before:
                 visit.unused()
                 return False
@@ -216,9 +220,10 @@ class PageWorker:
         said = directives.of_header(_fields(fetched, "X-Robots-Tag"), agent=context.agent)
         ok = fetched.status is not None and 200 <= fetched.status < 300
         if ok and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
-            parsed = await context.parser.parse(
-                fetched.body, url=fetched.final_url, content_type=fetched.content_type
-            )
+            with context.stages.parse.timed():
+                parsed = await context.parser.parse(
+                    fetched.body, url=fetched.final_url, content_type=fetched.content_type
+                )
             links, nofollow = parsed.links, parsed.nofollow
             said |= parsed.directives
             facts = {
@@ -233,7 +238,8 @@ class PageWorker:
             links, refused = _obeyed(links, nofollow, said)
             if "noindex" in said:
                 facts["title"] = None
-        selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)
+        with context.stages.links.timed():
+            selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)
         return self._end(
             page,
             Outcome.FETCHED,
@@ -336,6 +342,9 @@ class PageWorker:
         record = _encode(self._record(page, outcome, fetched, facts))
         letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
         claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
+        # Where nothing but the slot holds the host back, its next page need not wait for the commit
+        # of this one. Other outcomes may bring a delay with them.
+        is_free = outcome is Outcome.FETCHED and self._context.robots.delay_s(host) == 0
         return Settlement(
             claim,
             fetched.ended_at if fetched else ended_at,
@@ -344,6 +353,7 @@ class PageWorker:
             filtered,
             outcome,
             fetched.elapsed_ms if fetched else 0,
+            host if is_free else None,
         )
 
     def _end_sitemap(

@@ -25,11 +25,15 @@ from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState
 from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOutcome
 from common.model.ids import HostKey, Task, Token
-from worker.committer import Committer
+from worker.committer import BATCH, Committer
 from worker.job import JobContext
 from worker.page import PageWorker, Settlement
 
 CLAIM_BATCH: Final = 32
+CLAIM_EVERY_S: Final = 0.008
+"""Least time from claim to claim: the pages that end meanwhile share the next one."""
+BACKLOG: Final = 4 * BATCH
+"""Settlements waiting to be written above which nothing more is claimed."""
 IDLE_S: Final = (0.005, 1.0)
 """First and longest wait of a task with nothing to claim."""
 PAUSE_S: Final = (0.05, 1.0)
@@ -84,6 +88,8 @@ class TaskRunner:
         self._lost = False
         self._hosts: list[tuple[HostKey, float]] = []
         """Hosts with queued URLs and when each is due (monotonic), soonest first."""
+        self._ended: dict[int, tuple[HostKey, float]] = {}
+        """Claims whose slots are free though they are not settled: host, and since when."""
 
     @property
     def in_flight(self) -> int:
@@ -197,6 +203,10 @@ class TaskRunner:
         idle = IDLE_S[0]
         while not self._draining:
             self._wake.clear()
+            if committer.backlog >= BACKLOG:
+                await self._sleep(IDLE_S[1])
+                continue
+            not_before = time.monotonic() + CLAIM_EVERY_S
             answer, named = await self._claim(committer)
             match answer:
                 case None:  # no answer; what it may have claimed was recovered
@@ -213,6 +223,7 @@ class TaskRunner:
                         return False
                     idle = min(2 * idle, IDLE_S[1]) if _is_fruitless(answer) else IDLE_S[0]
                     await self._sleep(_wait_s(answer, named=named, idle_s=idle))
+                    await asyncio.sleep(max(0.0, not_before - time.monotonic()))
         await asyncio.gather(*self._held.values())
         return self._is_mine()
 
@@ -226,17 +237,21 @@ class TaskRunner:
         places = await self._context.places.reserve(CLAIM_BATCH)
         try:
             sent_at = time.monotonic()
-            due = [host for host, at in self._hosts if at <= sent_at][:places]
+            ended, self._ended = self._ended, {}
+            freed = [(one, int((sent_at - at) * 1000)) for one, (_, at) in ended.items()]
+            ready = dict.fromkeys(host for host, at in self._hosts if at <= sent_at)
+            due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
             delays = [(host, int(self._context.robots.delay_s(host) * 1000)) for host in due]
             if not self._is_mine():
                 return Refusal.STALE, 0
             try:
-                answer = await self._frontier.claim(places, delays)
+                answer = await self._frontier.claim(places, delays, ended=freed)
             except FrontierUnavailable as error:
                 self._log.warning("claim.waiting", reason=str(error))
                 return (None if await self._adopt() else Refusal.STALE), 0
             if isinstance(answer, Claimed):
                 now = time.monotonic()
+                self._context.stages.claim.add(now - sent_at)
                 self._hosts = [(host, now + ms / 1000) for host, ms in answer.ahead]
                 self._context.robots.take_delays((host for host, _ in answer.ahead), answer.delays)
                 for claim in answer.claims:
@@ -255,11 +270,15 @@ class TaskRunner:
             settlement = self._pages.broken(claim, error)
         finally:
             self._context.places.give_back(1)
+        if settlement.frees is not None and settlement.ended_at is not None:
+            self._ended[claim.number] = settlement.frees, settlement.ended_at
+            self._wake.set()
         committer.add(settlement)
 
     def _settled(self, batch: Sequence[Settlement]) -> None:
         for settlement in batch:
             self._held.pop(settlement.claim, None)
+            self._ended.pop(settlement.claim, None)
             self._on_page(settlement)
         self._wake.set()
 

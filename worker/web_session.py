@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +51,8 @@ class Answer(aiohttp.ClientResponse):
 
     ip: str | None = None
     wire: ResponseHandler | None = None
+    sent_at: float = 0.0
+    """When the request was handed to its connection (monotonic)."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """Wait for the response header.
@@ -58,6 +61,7 @@ class Answer(aiohttp.ClientResponse):
             DroppedError: the connection ended before any response.
             NoAnswerError: the time was up before any response.
         """
+        self.sent_at = time.monotonic()
         wire = connection.protocol
         assert wire is not None
         self.wire = wire

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from common.runtime.settings import Settings
 
 CALL_TIMEOUT_S = 10.0
-CONNECTIONS = 4
+CONNECTIONS = 32
+"""Calls of one process under way at once. Those that come to the server together share one sync of
+its log to the disk, which costs more than all of them."""
 OLDEST_VERSION = (6, 2)
 _REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
 _REFUSING_CODES = ("BUSY ", "LOADING ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ")
@@ -133,6 +135,8 @@ class FrontierClient:
         self._idle: list[_Link] = []
         self._gate = asyncio.Semaphore(CONNECTIONS)
         self._closed = False
+        self._loaded_run = ""
+        """The server run that was given the scripts; one that lost them is given them singly."""
         self.run_id = ""
         """Run id of the server that answered last."""
         self.is_durable = False
@@ -348,11 +352,13 @@ class FrontierClient:
             link.run_id = info.run_id
             link.born_ms = 0 if info.is_durable else int((info.clock_s - info.uptime_s) * 1000)
             link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
-            loaded = scripts.load(strict=link.strict)
-            for reply in await self._exchange(
-                link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
-            ):
-                self._check(reply, "SCRIPT LOAD")
+            if info.run_id != self._loaded_run:
+                loaded = scripts.load(strict=link.strict)
+                for reply in await self._exchange(
+                    link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
+                ):
+                    self._check(reply, "SCRIPT LOAD")
+                self._loaded_run = info.run_id
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -22,6 +22,7 @@ from common.model.ids import HostKey, JobId, Revision, Task
 from common.model.job import JobSpec
 
 _STEP: Final = 500
+_SHARDS_AT_ONCE: Final = 128
 
 
 class HostView(NamedTuple):
@@ -39,6 +40,17 @@ class HostView(NamedTuple):
     is_blocked: bool
     errors: int
     """Its URLs that failed or died."""
+
+
+class Turns(NamedTuple):
+    """How many hosts of a job could be asked now."""
+
+    due: int
+    """With queued URLs, and their time has come."""
+    waiting: int
+    """With queued URLs, and their time is to come."""
+    busy: int
+    """With requests under way."""
 
 
 class Hosts:
@@ -79,6 +91,27 @@ class Hosts:
                     is_blocked=is_blocked,
                     errors=int(errors.get(name, 0)),
                 )
+
+    async def turns(self) -> Turns:
+        """Return how many hosts could be asked now, and how many have to wait for their turn."""
+        due = ready = busy = 0
+        ((seconds, micros),) = await self._client.commands([("TIME",)])
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        for start in range(0, len(self._keys), _SHARDS_AT_ONCE):
+            some = self._keys[start : start + _SHARDS_AT_ONCE]
+            skews = await self._client.commands([("HGET", keys.meta, "skew") for keys in some])
+            commands: list[tuple[str | bytes | int | float, ...]] = []
+            for keys, skew in zip(some, skews, strict=True):
+                commands += [
+                    ("ZCOUNT", keys.ready, "-inf", now_ms + int(skew or 0)),
+                    ("ZCARD", keys.ready),
+                    ("HLEN", keys.busy),
+                ]
+            counts = await self._client.commands(commands)
+            due += sum(counts[0::3])
+            ready += sum(counts[1::3])
+            busy += sum(counts[2::3])
+        return Turns(due, max(0, ready - due), busy)
 
     async def change(
         self, host: HostKey, to: Literal["block", "unblock"] | int, *, revision: Revision

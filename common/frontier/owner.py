@@ -176,12 +176,19 @@ class TaskFrontier:
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "requeue") or int(reply[1])
 
-    async def claim(self, want: int, hosts: Sequence[tuple[HostKey, int]]) -> Claimed | Refusal:
+    async def claim(
+        self,
+        want: int,
+        hosts: Sequence[tuple[HostKey, int]],
+        *,
+        ended: Sequence[tuple[int, int]] = (),
+    ) -> Claimed | Refusal:
         """Take up to ``want`` due URLs of the named hosts, in their order.
 
         Args:
             want: URLs wanted; 0 only looks ahead.
             hosts: (host, its delay in ms), from the last answer's ``ahead``.
+            ended: claims whose slots are free already, as for :meth:`free`; in the same round trip.
 
         Raises:
             FrontierUnavailable: no answer; :meth:`adopt` and :meth:`recover` before the next claim.
@@ -197,7 +204,8 @@ class TaskFrontier:
         ]  # fmt: skip
         for host, delay_ms in hosts:
             args += (host, delay_ms)
-        (reply,) = await self._client.call([Call("claim", names, args)])
+        calls = [self._free(ended)] if ended else []
+        *_, reply = await self._client.call([*calls, Call("claim", names, args)])
         refusal = refusal_of(reply, "claim")
         if refusal:
             return refusal
@@ -265,12 +273,15 @@ class TaskFrontier:
         Args:
             ended: (claim, ms since its response ended).
         """
+        await self._client.call([self._free(ended)])
+
+    def _free(self, ended: Sequence[tuple[int, int]]) -> Call:
         keys = self._keys
         args: list[str | bytes | int] = [LAYOUT_VERSION, self._spec.per_host]
         for claim, ago_ms in ended:
             args += (claim, ago_ms)
         names = [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy]
-        await self._client.call([Call("free", names, args)])
+        return Call("free", names, args)
 
     def _owner(self) -> tuple[str, str, int]:
         return LAYOUT_VERSION, RUN, self._token

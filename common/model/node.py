@@ -49,6 +49,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Its share of the tasks beside the others'; worker.weight says how it follows the load."""
     load: dict[str, float] = {}
     """Figures by name: cpu, memory_bytes, loop_lag_s; of a worker also in_flight and so on."""
+    stages: dict[str, float] = {}
+    """Of a worker: how many pages were in each stage of their way, on average since last told."""
     tasks: int = 0
     """Tasks it owns."""
     abilities: tuple[str, ...] = ()

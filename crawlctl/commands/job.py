@@ -70,18 +70,22 @@ def job() -> None:
     """Look at one job, wait for it, add to it, pause, resume, cancel or close it."""
 
 
-@job.command(cls=Command, examples=["crawlctl job show spring", "crawlctl job show spring --json"])
+@job.command(
+    cls=Command, examples=["crawlctl job show spring --json", "crawlctl job show spring --profile"]
+)
 @click.argument("job_id", metavar="ID")
+@click.option("--profile", is_flag=True, help="say what limits it now, and where its pages are")
 @json_option
 @click.pass_context
-def show(ctx: click.Context, *, job_id: str, as_json: bool) -> None:
+def show(ctx: click.Context, *, job_id: str, profile: bool, as_json: bool) -> None:
     """Show a job: its spec, its counters and who owns which part of it."""
-    run(_show(settings_of(ctx), job_id, as_json=as_json))
+    run(_show(settings_of(ctx), job_id, with_profile=profile, as_json=as_json))
 
 
-async def _show(settings: Settings, job_id: str, *, as_json: bool) -> None:
+async def _show(settings: Settings, job_id: str, *, with_profile: bool, as_json: bool) -> None:
+    from crawlctl import limits
     from crawlctl.connect import services
-    from crawlctl.jobview import document, look_at, stored_job, why_waiting
+    from crawlctl.jobview import document, look_at, situation, stored_job, why_waiting
     from crawlctl.show import print_json
 
     async with services(settings) as connected:
@@ -89,6 +93,8 @@ async def _show(settings: Settings, job_id: str, *, as_json: bool) -> None:
         look = await look_at(connected, stored.job)
         waiting = await why_waiting(connected.coord, stored.job)
         shown = document(look, await connected.coord.locks.list(), waiting=waiting)
+        if with_profile:
+            shown["profile"] = limits.document(await situation(connected, look, shown["tasks"]))
     if as_json:
         print_json(shown)
     else:
@@ -128,6 +134,26 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     print_table(counters.NAMES, [[shown["counters"][name] for name in counters.NAMES]])
     print_line()
     _print_tasks(shown["tasks"])
+    if "profile" in shown:
+        print_line()
+        _print_profile(shown["profile"])
+
+
+def _print_profile(profile: dict[str, Any]) -> None:
+    from crawlctl.show import print_line, print_table
+
+    print_line(f"limited by {profile['limit']}: {profile['reason']}")
+    print_line(f"to change that: {profile['remedy']}")
+    print_line()
+    hosts = profile["hosts"]
+    print_table(("hosts due", "hosts waiting", "hosts busy"), [list(hosts.values())])
+    print_line()
+    names = list(profile["stages"])
+    rows = [
+        [f"{one['id']} ({one['cpu']:.0%} cpu)", *(one["stages"].get(name, 0) for name in names)]
+        for one in profile["workers"]
+    ]
+    print_table(("pages in each stage", *names), [*rows, ["all", *profile["stages"].values()]])
 
 
 def _print_tasks(tasks: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 ``docs``   Debian's rust-doc, about 32,000 heavy pages of one host (apt-get install rust-doc)
 ``small``  generated pages of 3 to 10 KB with 40 links each, one host
 ``eight``  Debian's python3.11-doc, 530 pages, on eight hosts
-``wide``   the same on 300 hosts
+``wide``   500 pages as those of small, on 300 hosts
 ``endless``  as small, but each page has two links that nobody has seen before
 """
 
@@ -81,8 +81,10 @@ def serve(name: str, folder: Path, *, pages: int) -> Iterator[Site]:
             hosts = [f"127.2.1.{number}" for number in range(1, 9)]
             yield from _serve(name, folder, PYTHON_DOC, hosts, "/index.html")
         case "wide":
+            root = folder / "pages"
+            generate(root, 500)
             hosts = [f"127.2.{2 + number // 200}.{1 + number % 200}" for number in range(300)]
-            yield from _serve(name, folder, PYTHON_DOC, hosts, "/index.html")
+            yield from _serve(name, folder, root, hosts, "/")
         case _:
             raise ValueError(name)
 

@@ -14,7 +14,7 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local refused = ARGV[5] ~= '' and cjson.decode(ARGV[5])
-local token, now, gone, moved, done = ARGV[3], now_ms(KEYS[1]), {}, {}, 0
+local token, now, gone, moved, done, hosts = ARGV[3], now_ms(KEYS[1]), {}, {}, 0, {}
 for at = 6, #ARGV, 8 do
   local claim, host, outcome = ARGV[at], ARGV[at + 1], ARGV[at + 5]
   local item = take_in_flight(KEYS[7], claim, token)
@@ -34,7 +34,10 @@ for at = 6, #ARGV, 8 do
   end
   end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
     tonumber(ARGV[at + 4]), now)
-  if redis.call('EXISTS', KEYS[12 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+  hosts[host] = KEYS[12 + tonumber(ARGV[at + 2])]
+end
+for host, queue in pairs(hosts) do
+  if redis.call('EXISTS', queue) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
 for outcome, count in pairs(moved) do redis.call('HINCRBY', KEYS[1], outcome, count) end
 if done > 0 then redis.call('HINCRBY', KEYS[1], 'in_flight', -done) end

@@ -11,13 +11,14 @@
 local version = redis.call('HGET', KEYS[1], 'version')
 if not version then return { 'MISSING' } end
 if version ~= ARGV[1] then return { 'VERSION', version } end
-local now, freed = now_ms(KEYS[1]), 0
+local now, freed, hosts = now_ms(KEYS[1]), 0, {}
 for at = 3, #ARGV, 2 do
   local host, delay = free_slot(KEYS[4], KEYS[5], KEYS[6], ARGV[at])
   if host then
     if delay > 0 and ARGV[2] == '1' then postpone(KEYS[2], KEYS[3], host, now - tonumber(ARGV[at + 1]) + delay) end
-    make_ready(KEYS[2], KEYS[3], host, now)
+    hosts[host] = true
     freed = freed + 1
   end
 end
+for host in pairs(hosts) do make_ready(KEYS[2], KEYS[3], host, now) end
 return { 'OK', freed }

@@ -244,8 +244,9 @@ async def test_a_clock_that_was_set_back_stops_no_host(make_shard: MakeShard) ->
 
     began = time.monotonic()
     assert (await looked(owner)).wait_ms < 5_000
-    await commit(owner, (await claim_within(owner)).claims, delay_ms=50)
+    second = await claim_within(owner)
     ended = time.monotonic()
+    await commit(owner, second.claims, delay_ms=50)
     await commit(owner, (await claim_within(owner)).claims, delay_ms=50)
     assert time.monotonic() - ended >= 0.05
     assert time.monotonic() - began < 5
@@ -274,3 +275,27 @@ async def test_finishing_a_claim_of_another_host_is_not_mixed_up(make_shard: Mak
     await owner.settle(finished=[finished(held[HOST])], releases=[back(held[OTHER])])  # type: ignore[index]
     seen = await shard.assert_sound()
     assert seen.queues == {HOST: [page(1)], OTHER: pages(2, OTHER)}
+
+
+async def test_a_claim_may_use_the_slots_of_responses_that_ended_before_their_commit(
+    make_shard: MakeShard,
+) -> None:
+    shard = await make_shard(per_host=2).create()
+    await shard.offer(*pages(5))
+    owner = await shard.adopted()
+    first = await claim(owner)
+    assert 2 == len(first.claims)
+    assert [] == (await claim(owner)).claims
+    done = first.claims[0]
+    answer = await owner.claim(10, [(HOST, 0)], ended=[(done.number, 0)])
+    assert isinstance(answer, Claimed)
+    assert 1 == len(answer.claims)
+    seen = await shard.assert_sound()
+    assert 3 == len(seen.in_flight)
+    # The same again frees nothing, and the commit of a claim without slot takes nobody else's.
+    again = await owner.claim(10, [(HOST, 0)], ended=[(done.number, 0)])
+    assert isinstance(again, Claimed)
+    assert [] == again.claims
+    assert [] == await commit(owner, [done])
+    assert [] == (await claim(owner)).claims
+    await shard.assert_sound()

@@ -1,0 +1,121 @@
+"""What limits a running job now: politeness, the sites, CPU, Redis, or nothing but its own end.
+
+Judged from facts that are there anyway: the counters and host queues of the job in Redis, and what
+its workers say of themselves in etcd. A worker's figures are of all its jobs together, and some
+seconds old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from common.model.job import JobState
+
+Limit = Literal["state", "workers", "end", "politeness", "sites", "cpu", "redis"]
+
+BUSY_CPU: Final = 0.85
+"""Share of a core from which on a worker process has no more to give."""
+
+_PARTS: Final[dict[Limit, tuple[str, ...]]] = {
+    "politeness": ("robots", "pace"),
+    "sites": ("connect", "first_byte", "body"),
+    "cpu": ("parse", "links"),
+    "redis": ("settle",),
+}
+"""The stages of a page (worker/stages.py) by what it waits for there."""
+
+
+class WorkerLook(NamedTuple):
+    """What a worker that owns part of the job says of itself."""
+
+    id: str
+    cpu: float
+    """Share of one core."""
+    stages: dict[str, float]
+    """Pages in each stage, on average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The facts."""
+
+    state: JobState
+    waiting: int
+    """URLs queued or delayed."""
+    in_flight: int
+    hosts_due: int
+    """Hosts with queued URLs that may be asked now."""
+    hosts_waiting: int
+    """Hosts with queued URLs that may not: their delay runs."""
+    hosts_busy: int
+    """Hosts with requests under way."""
+    workers: Sequence[WorkerLook]
+
+    def pages_waiting_for(self, part: Limit) -> float:
+        """Return how many pages of the workers are in the stages of a part."""
+        names = _PARTS[part]
+        return sum(one.stages.get(name, 0.0) for one in self.workers for name in names)
+
+
+class Verdict(NamedTuple):
+    """What limits the job, why that is said, and what would change it."""
+
+    limit: Limit
+    reason: str
+    remedy: str
+
+
+def judge(now: Situation) -> Verdict:
+    """Return what limits a job."""
+    if now.state is not JobState.RUNNING:
+        return Verdict("state", f"the job is {now.state.value}", "resume it if it is paused")
+    if not now.workers:
+        reason = "no worker owns a part of it"
+        return Verdict("workers", reason, "start workers; 'crawlctl nodes' shows those there are")
+    if now.waiting + now.in_flight == 0:
+        return Verdict("end", "nothing is left to fetch", "add seeds, or let it finish")
+    busiest = max(now.workers, key=lambda one: one.cpu)
+    if busiest.cpu >= BUSY_CPU:
+        reason = f"worker {busiest.id} uses {busiest.cpu:.0%} of a core"
+        remedy = "start more workers, if URLs of other hosts are queued ('crawlctl job hosts')"
+        return Verdict("cpu", reason, remedy)
+    if now.hosts_due == 0 and now.hosts_waiting > 0:
+        reason = f"each of the {now.hosts_waiting} hosts with queued URLs waits for its delay"
+        remedy = "more hosts; or, where they are yours, a shorter --delay or a higher --per-host"
+        return Verdict("politeness", reason, remedy)
+    return _by_pages(now)
+
+
+def _by_pages(now: Situation) -> Verdict:
+    """Judge by where the pages are that are being worked on."""
+    pages = {part: now.pages_waiting_for(part) for part in _PARTS}
+    most = max(pages, key=lambda part: pages[part])
+    share = f"{pages[most]:.1f} of {sum(pages.values()):.1f} pages under way, on average,"
+    match most:
+        case "politeness":
+            return Verdict(most, f"{share} wait for robots.txt or their turn", "more hosts")
+        case "redis":
+            remedy = "a faster disk under the server's log, or a server nearer to the workers"
+            return Verdict(most, f"{share} wait to be written to Redis", remedy)
+        case "cpu":
+            return Verdict(most, f"{share} are being parsed", "start more workers")
+        case _:
+            reason = f"{share} wait for {now.hosts_busy} hosts to answer"
+            remedy = "more hosts, a higher --per-host where they are yours, or more --concurrency"
+            return Verdict("sites", reason, remedy)
+
+
+def document(now: Situation) -> dict[str, Any]:
+    """Return the JSON shape of a profile."""
+    verdict = judge(now)
+    names = dict.fromkeys(name for one in now.workers for name in one.stages)
+    return {
+        **verdict._asdict(),
+        "hosts": {"due": now.hosts_due, "waiting": now.hosts_waiting, "busy": now.hosts_busy},
+        "stages": {
+            name: round(sum(one.stages.get(name, 0.0) for one in now.workers), 2) for name in names
+        },
+        "workers": [one._asdict() for one in now.workers],
+    }

@@ -1,0 +1,60 @@
+"""What limits a job, judged from facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.model.job import JobState
+from crawlctl.limits import Situation, WorkerLook, document, judge
+
+STAGES = dict.fromkeys(
+    ("robots", "pace", "connect", "first_byte", "body", "parse", "links", "settle"), 0.1
+)
+
+
+def worker(*, cpu: float = 0.3, **stages: float) -> WorkerLook:
+    return WorkerLook("w1", cpu, STAGES | stages)
+
+
+def situation(**facts: Any) -> Situation:
+    usual: dict[str, Any] = {
+        "state": JobState.RUNNING,
+        "waiting": 500,
+        "in_flight": 30,
+        "hosts_due": 3,
+        "hosts_waiting": 5,
+        "hosts_busy": 9,
+        "workers": [worker()],
+    }
+    return Situation(**usual | facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "limit", "said"),
+    [
+        ({"state": JobState.PAUSED}, "state", "paused"),
+        ({"workers": []}, "workers", "no worker"),
+        ({"waiting": 0, "in_flight": 0}, "end", "nothing is left"),
+        ({"workers": [worker(cpu=0.1), worker(cpu=0.97)]}, "cpu", "97%"),
+        ({"hosts_due": 0, "hosts_waiting": 300}, "politeness", "300 hosts"),
+        ({"workers": [worker(pace=20.0, first_byte=4.0)]}, "politeness", "their turn"),
+        ({"workers": [worker(first_byte=20.0)]}, "sites", "9 hosts"),
+        ({"hosts_due": 0, "hosts_waiting": 0, "workers": [worker(body=9.0)]}, "sites", "answer"),
+        ({"workers": [worker(settle=20.0, first_byte=4.0)]}, "redis", "written to Redis"),
+        ({"workers": [worker(parse=3.0, settle=1.0)]}, "cpu", "parsed"),
+    ],
+)
+def test_the_limit_of_a_job_is_named(facts: dict[str, Any], limit: str, said: str) -> None:
+    verdict = judge(situation(**facts))
+    assert limit == verdict.limit
+    assert said in verdict.reason
+    assert verdict.remedy
+
+
+def test_a_profile_sums_the_stages_of_its_workers() -> None:
+    shown = document(situation(workers=[worker(pace=2.0), worker(pace=3.5)]))
+    assert 5.5 == shown["stages"]["pace"]
+    assert {"due": 3, "waiting": 5, "busy": 9} == shown["hosts"]
+    assert ["w1", "w1"] == [one["id"] for one in shown["workers"]]
