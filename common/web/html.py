@@ -33,6 +33,7 @@ _OWN: Final = ""
 """Stands in a look-up for a reference whose meaning is the page's own (``?x``): never a URL."""
 
 _SELECTORS: Final = {
+    "base": "base[href]",
     "a": "a[href]",
     "area": "area[href]",
     "link": "link[href]",
@@ -41,6 +42,8 @@ _SELECTORS: Final = {
     "meta-refresh": "meta[http-equiv][content]",
     "canonical": "link[rel~='canonical' i][href]",
 }
+_RARE: Final = frozenset(("base", "area", "link", "iframe", "frame"))
+"""Elements that many pages do not have."""
 _HREF_TAGS: Final = frozenset(("a", "area", "link"))
 _NOT_ASCII_COMPATIBLE: Final = frozenset(("utf-16le", "utf-16be", "iso-2022-jp"))
 _CONTROLS_AND_SPACE: Final = "".join(map(chr, range(0x21)))
@@ -93,9 +96,8 @@ class HtmlParser:
         """
         self._resolver = LinkResolver(max_entries=memo_entries)
         self._agent = agent
-        self._agent_bytes = agent.encode("utf-8", "replace")
         self._with_simhash = with_simhash
-        self._queries: dict[frozenset[str], str] = {}
+        self._queries: dict[tuple[str, ...], str] = {}
 
     def parse(
         self, body: bytes, *, url: str, content_type: str | None, follow: frozenset[str]
@@ -114,7 +116,7 @@ class HtmlParser:
         if soup.is_abusive(text):
             text = soup.flattened(text)
         tree = LexborHTMLParser(text, options=LexborDocumentOptions.WO_EVENTS)
-        references, base = _references(tree, query=self._query(follow), url=url)
+        references, base = _references(tree, query=self._query(follow, tree), url=url)
         if encoding is not charset.UTF_8:
             references = {_with_query_in(raw, encoding): None for raw in references}
         links = self._resolver.resolve(references, base=base)
@@ -124,20 +126,18 @@ class HtmlParser:
             links=links,
             found=len(references),
             encoding=encoding.name,
-            directives=self._directives(lowered, tree),
+            directives=self._directives(tree),
             canonical=_canonical_link(lowered, tree, base),
             nofollow=self._nofollow(lowered, tree, base),
             simhash=_simhash(tree) if self._with_simhash else None,
         )
 
-    def _directives(self, lowered: bytes, tree: LexborHTMLParser) -> frozenset[str]:
-        if b"robots" not in lowered and self._agent_bytes not in lowered:
-            return frozenset()
+    def _directives(self, tree: LexborHTMLParser) -> frozenset[str]:
         said = (
             directives.of_meta(
                 node.attrs.get("name") or "", node.attrs.get("content") or "", agent=self._agent
             )
-            for node in tree.css("meta[name][content]")
+            for node in tree.tags("meta")
         )
         return frozenset().union(*said)
 
@@ -154,11 +154,19 @@ class HtmlParser:
         shown = self._resolver.resolve(dict.fromkeys(sorted(plain)), base=base)
         return frozenset(self._resolver.resolve(only, base=base)) - frozenset(shown)
 
-    def _query(self, follow: frozenset[str]) -> str:
-        query = self._queries.get(follow)
+    def _query(self, follow: frozenset[str], tree: LexborHTMLParser) -> str:
+        """Return the selector of the wanted elements, without those that the page does not have.
+
+        Each selector is tried on each element, which costs several times a look for a tag.
+        """
+        chosen = tuple(
+            kind
+            for kind in _SELECTORS
+            if (kind in follow or kind == "base") and (kind not in _RARE or tree.tags(kind))
+        )
+        query = self._queries.get(chosen)
         if query is None:
-            chosen = (selector for tag, selector in _SELECTORS.items() if tag in follow)
-            query = self._queries[follow] = ",".join(("base[href]", *chosen))
+            query = self._queries[chosen] = ",".join(map(_SELECTORS.__getitem__, chosen))
         return query
 
 
@@ -285,7 +293,7 @@ def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[s
     """Return the distinct raw references of a page, in order, and what they are relative to."""
     references: dict[str, None] = {}
     base: str | None = None
-    for node in tree.css(query):
+    for node in tree.css(query) if query else ():
         tag = node.tag
         if tag in _HREF_TAGS:
             references[node.attrs.get("href", _NOWHERE) or ""] = None
