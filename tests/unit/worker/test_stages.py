@@ -48,7 +48,7 @@ def test_occupancy_is_the_mean_number_of_pages_since_it_was_asked_for_last(
 
 async def test_prometheus_is_shown_every_stage_with_growing_buckets() -> None:
     client = FrontierClient(RedisOptions(urls=("redis://127.0.0.1:1/0",)))  # never connected
-    health = Health(client, places=8, memory_limit_bytes=None)
+    health = Health(client, places=8, lease_ttl_s=10, memory_limit_bytes=None)
     meter = health.meter
     meter.stages.parse.add(0.002)
     meter.stages.parse.add(0.2)
