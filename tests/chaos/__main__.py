@@ -25,7 +25,7 @@ from tests.chaos.judge import judged
 from tests.chaos.mutants import MUTANTS, mutated
 from tests.chaos.running import kept, run_scenario, run_seed
 from tests.chaos.schedule import PROFILES, schedule
-from tests.support.servers import start_redis
+from tests.support.servers import dying_with_parent, start_redis
 
 _BLOCK = 250
 PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "_chaos.py"
@@ -89,7 +89,8 @@ def _one(seed: int, profile: str, folder: Path) -> dict[str, Any]:
 async def _run(seed: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run a seed in a process of its own: nothing of it can reach the next one."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(PROGRAM), "--one", str(seed), "--profile", arguments.profile,
+        *dying_with_parent(), sys.executable, str(PROGRAM),
+        "--one", str(seed), "--profile", arguments.profile,
         "--keep", str(folder),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

@@ -39,8 +39,8 @@ CLUSTER = "lab"
 JOB = "chaos"
 LEASE_TTL_S = 6.0
 WORKERS, MASTERS = 3, 2
-_START_S = 30.0
-_COMMAND_S = 60.0
+_START_S = 90.0
+_COMMAND_S = 90.0
 _LOOK_S = 0.05
 FINAL = ("finished", "failed", "damaged", "cancelled")
 
