@@ -399,8 +399,8 @@ SCENARIOS = {
         lost_lock_replies.__doc__ or "", lost_lock_replies, plain, workers=1, end_s=40.0
     ),
     "hand-over": Scenario(
-        hand_over.__doc__ or "", hand_over, lambda: plain(hosts=2, pages=8),
-        options={"delay": 1.5}, idle=frozenset({"w2"}),
+        hand_over.__doc__ or "", hand_over, lambda: plain(hosts=4, pages=5),
+        options={"delay": 3}, idle=frozenset({"w2"}),
     ),
 }  # fmt: skip
 SUBMITS = frozenset({"late-master", "late-offer", "crash-with-links", "lost-lock-replies"})
