@@ -34,7 +34,8 @@ HELP: Final[dict[str, str]] = {
     "header": "request header 'NAME: VALUE'; the value may be @FILE or env:NAME; repeatable",
     "cookie": "cookie NAME=VALUE, sent to the seeds' hosts only; the value may be @FILE or "
     "env:NAME; repeatable",
-    "proxy": "HTTP proxy for all requests; may be @FILE or env:NAME",
+    "proxy": "HTTP or SOCKS5 proxy (socks5://, the proxy looks names up) for all requests; may be "
+    "@FILE or env:NAME",
     "robots": "whether robots.txt is obeyed",
     "sitemaps": "read the sitemaps of each host: those its robots.txt names, and /sitemap.xml",
     "page_robots": "record what pages ask of crawlers (X-Robots-Tag, robots meta), or obey it: "
@@ -45,6 +46,7 @@ HELP: Final[dict[str, str]] = {
     "shards": "parts the job is split into: no more workers than these can share it",
     "timeout": "seconds for one request in all",
     "connect_timeout": "seconds to connect",
+    "min_rate": "bytes a second that a response has to bring, over ten seconds; 0 is no limit",
     "max_body": "largest decoded body in bytes (k, M, G allowed); larger pages fail",
     "accept": "media type wanted, such as text/html or image/*; others fail; repeatable",
     "store": "warc: keep requests and responses in WARC files, in DIR/warc of crawl, in the "

@@ -14,14 +14,14 @@ import msgspec
 
 from common.runtime.printable import printable
 
-_C1: Final = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON lets stand as they are but some terminals obey."""
+_OBEYED: Final = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What JSON lets stand as it is but some terminals obey: controls, changes of direction."""
 
 
 def json_text(document: object) -> str:
     """Return the document as JSON in one line."""
     text = msgspec.json.encode(document).decode()
-    return _C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_json(document: object) -> None:

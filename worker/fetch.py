@@ -121,6 +121,7 @@ class Fetcher:
             max_body=spec.max_body,
             accept=tuple(pattern.partition(";")[0].strip().lower() for pattern in spec.accept),
             cut=False,
+            min_rate=spec.min_rate,
         )
         self._waits = Waits(total_s=spec.timeout, connect_s=min(spec.connect_timeout, spec.timeout))
         self._trusted_headers = trusted_headers(spec)
@@ -163,6 +164,7 @@ class Fetcher:
                 max_body=limits.max_body if max_body is None else max_body,
                 accept=() if any_type else limits.accept,
                 cut=cut,
+                min_rate=limits.min_rate,
             )
         target = url
         hops = 0

@@ -6,14 +6,22 @@ piece can decode to more than the limit leaves room for.
 
 from __future__ import annotations
 
+import time
 from typing import Final, NamedTuple
 
 import aiohttp
 
 from worker.content_coding import Decoder, codings_of, open_decoder
-from worker.fetch_errors import EarlyEndFault, FetchFault, RefusedTypeFault, TooLargeFault
+from worker.fetch_errors import (
+    EarlyEndFault,
+    FetchFault,
+    RefusedTypeFault,
+    TooLargeFault,
+    TooSlowFault,
+)
 from worker.web_session import Answer
 
+RATE_WINDOW_S: Final = 10.0
 _CODING_OVERHEAD_BYTES: Final = 65_536
 """How much longer than its content a compressed body may be: some content does not compress."""
 
@@ -27,6 +35,8 @@ class Limits(NamedTuple):
     """Media types, lower case, ``image/*`` allowed; none: all."""
     cut: bool
     """Keep the first part of a longer body instead of failing."""
+    min_rate: int = 0
+    """Bytes a second, on the wire, over ``RATE_WINDOW_S``; 0 = no limit."""
 
 
 class Body(NamedTuple):
@@ -35,6 +45,28 @@ class Body(NamedTuple):
     content: bytes = b""
     truncated: bool = False
     failure: Exception | None = None
+
+
+class _Rate:
+    """Watches that a body does not trickle."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._until = time.monotonic() + RATE_WINDOW_S
+        self._before = 0
+
+    def check(self, received: int) -> None:
+        """Take note of all bytes received so far.
+
+        Raises:
+            TooSlowFault: there were too few since the window began.
+        """
+        now = time.monotonic()
+        if not self._least or now < self._until:
+            return
+        if received - self._before < self._least * RATE_WINDOW_S:
+            raise TooSlowFault(self._least)
+        self._until, self._before = now + RATE_WINDOW_S, received
 
 
 async def read_body(answer: Answer, limits: Limits) -> Body:
@@ -47,6 +79,7 @@ async def read_body(answer: Answer, limits: Limits) -> Body:
     content: bytes | bytearray = b""
     received = 0
     failure: Exception | None = None
+    rate = _Rate(limits.min_rate)
     try:
         decoder = _begin(answer, limits)
         while failure is None and not stream.at_eof():
@@ -58,6 +91,7 @@ async def read_body(answer: Answer, limits: Limits) -> Body:
                 failure = error
                 chunk = stream._read_nowait(-1)  # noqa: SLF001 - readany no longer gives what it holds
             received += len(chunk)
+            rate.check(received)
             if decoder is not None and chunk:
                 chunk = decoder.feed(chunk)
             if not content:

@@ -21,13 +21,17 @@ from aiohttp.http_exceptions import (
 from common.model.records import ErrorInfo
 from common.web.retry import ErrorCode
 
-_NO_SUCH_NAME: Final = frozenset(
+NO_SUCH_NAME: Final = frozenset(
     number
     for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY")
     if (number := getattr(socket, name, None)) is not None
 )
 _RESET: Final = frozenset((errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ESHUTDOWN))
 _OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+_SOCKS_MODULES: Final = ("aiohttp_socks", "python_socks")
+"""Their errors have no parent in common, and the packages are not loaded without need."""
 
 
 class FetchFault(Exception):
@@ -71,6 +75,15 @@ class BadEncodingFault(FetchFault):
     """The body is not what its Content-Encoding says, or in a coding that was not asked for."""
 
     code = ErrorCode.BAD_ENCODING
+
+
+class TooSlowFault(FetchFault):
+    """The body trickles."""
+
+    code = ErrorCode.TOO_SLOW
+
+    def __init__(self, rate: int) -> None:
+        super().__init__(f"the body came at less than {rate} bytes a second")
 
 
 class EarlyEndFault(FetchFault):
@@ -137,6 +150,8 @@ def _describe(error: Exception) -> tuple[ErrorCode, str]:
     match error:
         case FetchFault():
             return error.code, str(error)
+        case Exception() if type(error).__module__.split(".")[0] in _SOCKS_MODULES:
+            return ErrorCode.CONNECT_FAILED, f"the proxy made no connection: {_line(str(error))}"
         case aiohttp.ClientConnectorError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
             return _describe_connect(error)
         case aiohttp.ClientHttpProxyError():
@@ -163,7 +178,7 @@ def _describe_connect(error: Exception) -> tuple[ErrorCode, str]:
     cause = error.os_error
     match error:
         case aiohttp.ClientConnectorDNSError():
-            if cause.errno in _NO_SUCH_NAME:
+            if cause.errno in NO_SUCH_NAME:
                 return ErrorCode.DNS_NOT_FOUND, "the host name does not exist"
             return ErrorCode.DNS_FAILED, f"the host name cannot be looked up: {_reason(cause)}"
         case aiohttp.ClientProxyConnectionError():
@@ -175,6 +190,9 @@ def _describe_connect(error: Exception) -> tuple[ErrorCode, str]:
             return ErrorCode.CONNECT_REFUSED, "the host refused the connection"
         case TimeoutError():
             return ErrorCode.CONNECT_TIMEOUT, "the host did not answer"
+    if cause.errno in _RESET and error._conn_key.is_ssl:  # noqa: SLF001 - told nowhere else
+        # Not surely for good: it may be the host's way to say that it is too busy.
+        return ErrorCode.CONNECTION_RESET, "no secure connection: the host ended the handshake"
     if cause.errno in _RESET | _OUT_OF_RESOURCES:
         return _describe_os(cause)
     return ErrorCode.CONNECT_FAILED, f"no connection: {_reason(cause)}"

@@ -22,6 +22,7 @@ from worker.fetch import Fetcher
 from worker.outlinks import Outlinks
 from worker.pacer import Pacer
 from worker.parsing import PageParser
+from worker.patience import Patience
 from worker.robots import RobotsCache
 from worker.sitemaps import Sitemaps
 from worker.stages import Stages
@@ -83,7 +84,8 @@ class JobContext:
             lasts_ms=int(spec.timeout * 1000),
         )
         self.pacer = Pacer(permits, per_host=spec.per_host)
-        self.robots = RobotsCache(self.fetcher, spec, self.pacer)
+        self.patience = Patience(timeout_s=spec.timeout)
+        self.robots = RobotsCache(self.fetcher, spec, self.pacer, self.patience)
         agent = agent_of(spec.user_agent)
         self.parser = PageParser(frozenset(spec.follow), agent=agent, with_simhash=spec.simhash)
         self.agent = agent

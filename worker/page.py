@@ -30,10 +30,13 @@ from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
 from worker.pacer import Visit
+from worker.patience import Standing
 from worker.sitemaps import SitemapRecord
 
 MAX_OWNERS: Final = 5
 """A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
+REST_S: Final = 1.0
+"""How long a host rests whose robots.txt is still awaited: its pages hold no places meanwhile."""
 _SNIFF_BYTES: Final = 512
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -97,6 +100,12 @@ class PageWorker:
         if page.item.owners >= MAX_OWNERS:
             message = f"{page.item.owners} workers ended while they worked on it"
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
+        standing, rest_s = self._context.patience.standing(page.item.host)
+        if standing is Standing.PARKED:
+            return self._release(page, None, wait_s=rest_s)
+        if standing is Standing.DOWN:
+            message = "the host was silent for minutes; 'crawlctl dead --retry' puts the URL back"
+            return self._end(page, Outcome.DEAD, error=_error(ErrorCode.HOST_DOWN, message))
         settlement = await self._request(page)
         found = await self._context.sitemaps.of_host(page.item.host)
         return replace(settlement, offers=[*settlement.offers, *found]) if found else settlement
@@ -112,10 +121,12 @@ class PageWorker:
                 known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
             if known is None:
                 # Requests may have been sent for it; one delay too many does no harm.
-                return self._release(page, time.monotonic())
+                return self._release(page, time.monotonic(), wait_s=REST_S)
             asked = known.asked
         if known.rules is None:
             assert known.error is not None
+            if asked is None:  # nothing was asked for this page: it keeps its attempt
+                return self._release(page, None, wait_s=known.until - time.monotonic())
             return self._failed(page, known.error, None, ended_at=asked)
         verdict = known.rules.verdict(item.url)
         if not verdict.allowed:
@@ -152,6 +163,12 @@ class PageWorker:
                 cut=bool(item.sitemap),
             )
             visit.ended(pause_s=_retry_after_s(fetched))
+        self._context.patience.heard(
+            item.host,
+            status=fetched.status,
+            error_code=fetched.error.code if fetched.error else None,
+            elapsed_s=fetched.elapsed_ms / 1000,
+        )
         if not fetched.abandoned:
             return await self._judge(page, fetched)
         if not self._may_send():

@@ -7,6 +7,7 @@ and the host's delay counts from its end.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -21,11 +22,14 @@ from common.web.retry import ErrorCode
 from common.web.robots import MAX_BYTES, RobotsPolicy, RobotsRules, policy_for_status
 from worker.fetch import Fetched, Fetcher
 from worker.pacer import Pacer, Visit
+from worker.patience import Patience
 
 KEEP_S = 24 * 3600.0
 """RFC 9309, 2.4: not longer than a day."""
 ASK_AGAIN_S = 5.0
 """How long "unavailable" stands for the other URLs of a host, before one of them asks again."""
+WAIT_S = 1.0
+"""How long a page waits for robots.txt that another one has asked for."""
 MAX_HOPS = 5
 """RFC 9309, 2.3.1.2."""
 MAX_HOSTS = 50_000
@@ -42,6 +46,8 @@ class Robots(NamedTuple):
     """Between requests to the host: the job's delay, or a longer Crawl-delay."""
     asked: float | None
     """Monotonic time at which the last request for it ended, when this call made one."""
+    until: float = math.inf
+    """Monotonic time at which it is asked for again."""
 
 
 class _Entry(NamedTuple):
@@ -53,10 +59,11 @@ class _Entry(NamedTuple):
 class RobotsCache:
     """The robots rules of one job in one process."""
 
-    def __init__(self, fetcher: Fetcher, spec: JobSpec, pacer: Pacer) -> None:
+    def __init__(self, fetcher: Fetcher, spec: JobSpec, pacer: Pacer, patience: Patience) -> None:
         self._fetcher = fetcher
         self._spec = spec
         self._pacer = pacer
+        self._patience = patience
         self._entries: dict[HostKey, _Entry] = {}
         self._asking: dict[HostKey, asyncio.Event] = {}
         self._allow_all = RobotsRules.allow_all()
@@ -80,7 +87,9 @@ class RobotsCache:
 
     def _delay_of(self, host: HostKey, rules: RobotsRules | None) -> float:
         asked = rules.crawl_delay_s if rules else None
-        return max(self._own_delay(host), asked or 0.0)
+        if self._patience.is_down(host):
+            return 0.0  # nothing is sent
+        return max(self._own_delay(host), asked or 0.0, self._patience.delay_s(host))
 
     def _own_delay(self, host: HostKey) -> float:
         return self._live.get(host, self._spec.delay)
@@ -88,11 +97,12 @@ class RobotsCache:
     def known(self, host: HostKey) -> Robots | None:
         """Return what is known of a host without asking."""
         if self._spec.robots == "ignore":
-            return Robots(self._allow_all, None, self._own_delay(host), None)
+            return Robots(self._allow_all, None, self._delay_of(host, None), None)
         entry = self._entries.get(host)
         if entry is None or entry.expires < time.monotonic():
             return None
-        return Robots(entry.rules, entry.error, self._delay_of(host, entry.rules), None)
+        delay_s = self._delay_of(host, entry.rules)
+        return Robots(entry.rules, entry.error, delay_s, None, entry.expires)
 
     async def ask(
         self, host: HostKey, *, is_allowed: Callable[[], bool], trusted: bool
@@ -108,7 +118,11 @@ class RobotsCache:
             None when no request may start any more: give the claim back.
         """
         while (running := self._asking.get(host)) is not None:
-            await running.wait()
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await running.wait()
+            except TimeoutError:
+                return None  # a page that waits holds a place
             if known := self.known(host):
                 return known
         if known := self.known(host):
@@ -146,6 +160,7 @@ class RobotsCache:
                     max_body=MAX_BYTES,
                     cut=True,
                 )
+            self._heard(at, fetched)
             if fetched.abandoned:
                 return None
             entry = self._judge(host, fetched)
@@ -158,6 +173,13 @@ class RobotsCache:
         # More than five hops, or one that leads nowhere: as if there were no rules (RFC 9309,
         # section 2.3.1.2).
         return self._keep(self._allow_all)
+
+    def _heard(self, host: HostKey, fetched: Fetched) -> None:
+        code, status = fetched.error.code if fetched.error else None, fetched.status
+        if code is None and status and policy_for_status(status) is RobotsPolicy.UNAVAILABLE:
+            code = ErrorCode.ROBOTS_UNAVAILABLE
+        elapsed_s = fetched.elapsed_ms / 1000
+        self._patience.heard(host, status=status, error_code=code, elapsed_s=elapsed_s)
 
     def _judge(self, host: HostKey, fetched: Fetched) -> _Entry | None:
         """Return what an answer means; None = follow its redirect."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -27,7 +28,7 @@ from common.model.job import JobSpec
 from common.runtime.request_secrets import revealed_headers, revealed_proxy
 from worker.addresses import is_public
 from worker.content_coding import ACCEPT_ENCODING
-from worker.fetch_errors import DroppedError, NoAnswerError, PrivateAddressFault
+from worker.fetch_errors import NO_SUCH_NAME, DroppedError, NoAnswerError, PrivateAddressFault
 
 if TYPE_CHECKING:
     from aiohappyeyeballs import AddrInfoType
@@ -40,6 +41,11 @@ _READ_BUFFER_BYTES: Final = 65_536
 _KEEP_ALIVE_S: Final = 4.0
 """Below the 5 s after which common servers drop idle connections: few requests meet their end."""
 _DNS_TTL_S: Final = 300
+_DNS_MISSING_S: Final = 60.0
+_DNS_FAILED_S: Final = 1.0
+"""How long a name that does not exist, or cannot be looked up for now, is not asked for again."""
+_NEVER: Final = (0.0, OSError())
+_MAX_COOKIE_CHARS: Final = 8192
 _DNS_NAMES: Final = 10_000
 _DNS_THREADS: Final = 16
 _ACCEPT: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
@@ -105,17 +111,39 @@ class _Wire:
             content.set_exception(aiohttp.ClientPayloadError(getattr(fault, "message", str(fault))))
 
 
+class _CookieJar(aiohttp.CookieJar):
+    """Keeps no cookie larger than browsers do; the library bounds how many there are."""
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
+        kept = [field for field in headers if len(field) <= _MAX_COOKIE_CHARS]
+        if kept:
+            super().update_cookies_from_headers(kept, response_url)
+
+
 class _Resolver(AbstractResolver):
+    """Looks names up, and remembers for a while which do not exist: the library forgets these."""
+
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_DNS_THREADS, thread_name_prefix="dns")
+        self._missing: dict[tuple[str, int], tuple[float, OSError]] = {}
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         if host.rstrip(".").endswith(".invalid"):  # there are none, by RFC 6761
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        until, error = self._missing.get((host, family), _NEVER)
+        if until > time.monotonic():
+            raise socket.gaierror(error.errno, error.strerror)
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+        try:
+            found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+        except OSError as failure:
+            if len(self._missing) >= _DNS_NAMES:
+                self._missing.clear()
+            wait_s = _DNS_MISSING_S if failure.errno in NO_SUCH_NAME else _DNS_FAILED_S
+            self._missing[host, family] = (time.monotonic() + wait_s, failure)
+            raise
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=0)
             for kind, address in found
@@ -132,21 +160,13 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
         UsageError: the job's proxy is malformed, or a secret it refers to is missing here.
     """
     address = revealed_proxy(spec)
-    proxy = None if address is None else URL(address)
+    is_socks = address is not None and address.startswith("socks")
+    proxy = None if address is None or is_socks else URL(address)
     accept = ", ".join(pattern.strip() for pattern in spec.accept)
     connect_s = min(spec.connect_timeout, spec.timeout)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=connections,
-            limit_per_host=spec.per_host,
-            keepalive_timeout=_KEEP_ALIVE_S,
-            ttl_dns_cache=_DNS_TTL_S,
-            dns_cache_max_size=_DNS_NAMES,
-            resolver=_Resolver(),
-            # The user's own proxy may well have a private address.
-            socket_factory=None if proxy or spec.allow_private else _public_socket,
-        ),
-        cookie_jar=aiohttp.CookieJar(unsafe=True, quote_cookie=False),
+        connector=_connector(spec, address, connections=connections),
+        cookie_jar=_CookieJar(unsafe=True, quote_cookie=False),
         headers={
             "User-Agent": spec.user_agent,
             "Accept": accept or _ACCEPT,
@@ -164,6 +184,28 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
         max_headers=_MAX_HEADERS,
+    )
+
+
+def _connector(spec: JobSpec, proxy: str | None, *, connections: int) -> aiohttp.TCPConnector:
+    pool: dict[str, Any] = {
+        "limit": connections,
+        "limit_per_host": spec.per_host,
+        "keepalive_timeout": _KEEP_ALIVE_S,
+    }
+    if proxy is not None and proxy.startswith("socks"):
+        from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - few jobs need it
+
+        plain = proxy.replace("socks5h://", "socks5://")
+        connector: aiohttp.TCPConnector = ProxyConnector.from_url(plain, rdns=True, **pool)
+        return connector
+    return aiohttp.TCPConnector(
+        **pool,
+        ttl_dns_cache=_DNS_TTL_S,
+        dns_cache_max_size=_DNS_NAMES,
+        resolver=_Resolver(),
+        # The user's own proxy may well have a private address.
+        socket_factory=None if proxy or spec.allow_private else _public_socket,
     )
 
 

@@ -67,6 +67,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     traps: tuple[str, ...] = ("path", "query")
     clean: tuple[str, ...] = ()
     simhash: bool = False
+    min_rate: int = 50
     shards: int = 64
     shard_by: Literal["host", "url"] = "host"
     timeout: float = 30.0
@@ -98,6 +99,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_range("connect_timeout", self.connect_timeout, low=0.1, high=3600)
         self._check_range("max_body", self.max_body, low=1, high=HIGHEST_NUMBER)
         self._check_range("priority", self.priority, low=-HIGHEST_NUMBER, high=HIGHEST_NUMBER)
+        self._check_range("min_rate", self.min_rate, low=0, high=HIGHEST_NUMBER)
         self._check_range("retries", self.retries, low=0, high=100)
         self._check_range("seen_rate", self.seen_rate, low=1e-9, high=0.01)
         self._check_names("follow", (*FOLLOW_TAGS, *MORE_TAGS))

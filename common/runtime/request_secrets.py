@@ -16,6 +16,7 @@ from common.runtime.secrets import is_reference, reveal
 
 _TOKEN: Final = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
 _FIELD_VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*")
+_PROXY_SCHEMES: Final = ("http", "https", "socks5", "socks5h")
 _PROXY: Final = re.compile(r"[\x21-\x7e]+")
 _REFERENCE: Final = re.compile(r"@[^\0]+|env:[^\s=\0]+")
 _OURS: Final = frozenset(
@@ -113,14 +114,14 @@ def _cookie(name: str, value: str | None) -> tuple[str, str]:
 def _proxy(text: str) -> str:
     try:
         parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_url = parts.scheme in _PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
     if not is_url or not _PROXY.fullmatch(text):
         # Not shown: it may hold a password.
         raise UsageError(
-            "--proxy: not the URL of an HTTP proxy; expected http://[USER:PASSWORD@]HOST:PORT, "
-            "@FILE or env:NAME"
+            "--proxy: not the URL of a proxy; expected http://[USER:PASSWORD@]HOST:PORT, the same "
+            "with socks5://, @FILE or env:NAME"
         )
     return text
 

@@ -33,6 +33,7 @@ class ErrorCode(StrEnum):
     TLS_FAILED = "tls_failed"
     READ_TIMEOUT = "read_timeout"
     TOTAL_TIMEOUT = "total_timeout"
+    TOO_SLOW = "too_slow"
     CONNECTION_RESET = "connection_reset"
     PROTOCOL_ERROR = "protocol_error"
     TRUNCATED_BODY = "truncated_body"
@@ -43,6 +44,7 @@ class ErrorCode(StrEnum):
     TOO_MANY_REDIRECTS = "too_many_redirects"
     INVALID_LOCATION = "invalid_location"
     ROBOTS_UNAVAILABLE = "robots_unavailable"
+    HOST_DOWN = "host_down"
     SERVER_ERROR = "server_error"
     TOO_MANY_REQUESTS = "too_many_requests"
     OWNERS_LOST = "owners_lost"
@@ -76,6 +78,7 @@ ERROR_CODES: Final = MappingProxyType(
         ErrorCode.TLS_FAILED: _lasting("The TLS handshake failed or the certificate is not valid."),
         ErrorCode.READ_TIMEOUT: _passing("The host sent no answer in time."),
         ErrorCode.TOTAL_TIMEOUT: _passing("The response was not complete in time."),
+        ErrorCode.TOO_SLOW: _passing("The body came more slowly than --min-rate."),
         ErrorCode.CONNECTION_RESET: _passing("The connection ended before the response."),
         ErrorCode.PROTOCOL_ERROR: _lasting("The response is not valid HTTP."),
         ErrorCode.TRUNCATED_BODY: _passing("The body ended before its announced length."),
@@ -88,6 +91,10 @@ ERROR_CODES: Final = MappingProxyType(
         ErrorCode.TOO_MANY_REDIRECTS: _lasting("The URL redirected to itself too often."),
         ErrorCode.INVALID_LOCATION: _lasting("The redirect leads to no valid http(s) URL."),
         ErrorCode.ROBOTS_UNAVAILABLE: _passing("robots.txt of the host could not be read."),
+        ErrorCode.HOST_DOWN: _lasting(
+            "The host was silent for minutes, asked again and again; its URLs were given up.",
+            outcome=Outcome.DEAD,
+        ),
         ErrorCode.SERVER_ERROR: _passing("The host answered with a 5xx status."),
         ErrorCode.TOO_MANY_REQUESTS: _passing("The host answered 429: it is asked too often."),
         ErrorCode.OWNERS_LOST: _lasting(

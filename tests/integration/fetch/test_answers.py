@@ -258,7 +258,7 @@ async def test_secrets_are_resolved_here(fetch: Fetching, monkeypatch: pytest.Mo
         ({"header": ("X: a\r\nY: b",)}, "--header"),
         ({"cookie": ("a=b; c=d",)}, "--cookie"),
         ({"cookie": ("=x",)}, "--cookie"),
-        ({"proxy": "socks5://127.0.0.1:1"}, "--proxy"),
+        ({"proxy": "ftp://127.0.0.1:1"}, "--proxy"),
         ({"proxy": "nonsense"}, "--proxy"),
         ({"header": ("X: env:NOT_SET_ANYWHERE",)}, "--header X"),
     ],

@@ -65,7 +65,7 @@ def closed_port() -> int:
             ["--header X", "/no/such"],
         ),
         (["submit", "http://h.example/", "--accept", "html"], ["--accept", "text/html"]),
-        (["submit", "http://h.example/", "--proxy", "socks5://h"], ["--proxy", "http://"]),
+        (["submit", "http://h.example/", "--proxy", "socks4://h"], ["--proxy", "http://"]),
         (["submit", "http://h.example/", "--user-agent", "a\x07"], ["--user-agent"]),
         (["submit", "http://h.example/", "--id", "a/b"], ["--id", "'a/b'", "valid name"]),
         (["submit", "ftp://h.example/"], ["'ftp'", "http or https"]),

@@ -42,7 +42,7 @@ def test_a_cookie_that_cannot_be_sent_is_refused_by_all(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "h:1", "http://", "http://[::1", "http://h:99999", "http://h:0", "http://h:x",
-     "socks5://h:1", "http://h h:1", "http://h\n"],
+     "socks4://h:1", "http://h h:1", "http://h\n"],
 )  # fmt: skip
 def test_a_proxy_that_cannot_be_used_is_refused_by_all(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--proxy"):
