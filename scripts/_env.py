@@ -267,6 +267,11 @@ def chaos(arguments: list[str]) -> NoReturn:
     os.execv(PYTHON, [str(PYTHON), str(ROOT / "scripts" / "_chaos.py"), *arguments])
 
 
+def fuzz(arguments: list[str]) -> NoReturn:
+    ensure("embedded", "test")
+    os.execv(PYTHON, [str(PYTHON), str(ROOT / "scripts" / "_fuzz.py"), *arguments])
+
+
 def check(arguments: list[str]) -> int:
     """Run all checks; with the argument ``static`` all but the tests."""
     ensure("embedded", "test")
@@ -297,7 +302,14 @@ def fmt(_: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    commands = {"crawl": crawl, "test": test, "chaos": chaos, "check": check, "fmt": fmt}
+    commands = {
+        "crawl": crawl,
+        "test": test,
+        "chaos": chaos,
+        "fuzz": fuzz,
+        "check": check,
+        "fmt": fmt,
+    }
     try:
         sys.exit(commands[sys.argv[1]](sys.argv[2:]))
     except KeyboardInterrupt:

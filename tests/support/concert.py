@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+AT_ONCE: Final = 8
+"""Scenarios at one time; with all of a module a busy machine would miss their deadlines."""
 
 
 class Stage(NamedTuple):
@@ -58,9 +61,14 @@ class Concert:
         """Run all; return what each raised."""
 
         async def together(group: Mapping[str, Scenario]) -> list[BaseException | None]:
-            return await asyncio.gather(
-                *(one(stage(name)) for name, one in group.items()), return_exceptions=True
-            )
+            room = asyncio.Semaphore(AT_ONCE)
+
+            async def perform(name: str, scenario: Scenario) -> None:
+                async with room:
+                    await scenario(stage(name))
+
+            performing = (perform(name, one) for name, one in group.items())
+            return await asyncio.gather(*performing, return_exceptions=True)
 
         ends = dict(zip(self.scenarios, asyncio.run(together(self.scenarios)), strict=True))
         for name, one in self.soloists.items():

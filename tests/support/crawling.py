@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -175,7 +175,10 @@ class Crawls:
         """Wait for the end of a job; return its records by URL, each URL once."""
 
         async def is_over() -> bool:
-            return (await self.job(job)).state.is_final
+            with suppress(ServiceUnavailable):  # a store that the test has taken away
+                await self.client.current_run()
+                return (await self.job(job)).state.is_final
+            return False
 
         await until(is_over, within_s=within_s)
         found = await self.job(job)

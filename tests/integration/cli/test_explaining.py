@@ -5,16 +5,24 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from common.frontier import MasterFence, ShardState
+from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
+from common.frontier.offers import Offers
+from common.frontier.replies import Offered
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
+from common.model.records import ErrorInfo, Outcome, ResultRecord
+from common.runtime.clock import utc_now
 from common.runtime.settings import Settings
+from common.web.retry import ERROR_CODES, ErrorCode, GiveUp, RetryAfter, RetryPolicy
 from crawlctl.connect import Services, services
 from crawlctl.explaining import explain
 from crawlctl.submission import submit
+from tests.support.results import JOB, WrittenJob
 from tests.support.servers import EtcdServer, RedisServer
 
 HOST = HostKey("http://h.example")
@@ -62,3 +70,41 @@ async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
     answer = await explain(connected, stored.job, f"{HOST}/")
     assert (answer.state, answer.since) == ("seen", None)
     assert "seen-set" in answer.reason
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+async def test_every_error_code_is_explained_with_its_words(
+    connected: Services, code: ErrorCode
+) -> None:
+    """Each code has a meaning, a policy of retries, and its place in ``why``."""
+    kind = ERROR_CODES[code]
+    assert kind.meaning.endswith(".")
+    match RetryPolicy(3).decide(attempt=1, error_code=code, status=None, jitter=0.0):
+        case RetryAfter(delay_s=delay_s):
+            assert kind.is_retried
+            assert delay_s >= 1
+        case GiveUp(outcome=outcome):
+            assert not kind.is_retried
+            assert outcome in (Outcome.FAILED, Outcome.DEAD)
+    job = await WrittenJob(connected).create()
+    item = Item(HOST, f"/{code}", 0, None)
+    stored = (await connected.coord.jobs.get(JOB)).job  # type: ignore[union-attr]
+    shard = connected.lookup(stored).shard(item.url)
+    offers = Offers(connected.client, cluster=connected.cluster, job=JOB, spec=job.spec)
+    assert isinstance(await offers.offer(shard, [item]), Offered)
+    record = ResultRecord(
+        url=item.url, final_url=item.url, status=None, outcome=kind.outcome, depth=0,
+        referrer=None, fetched_at=utc_now(), worker="w", token=1,
+        error=ErrorInfo(code=code, message="what happened\x1b[2J"),
+    )  # fmt: skip
+    keys = job.keys(shard)
+    await connected.client.commands(
+        [
+            ("DEL", keys.queue(HOST)),
+            ("XADD", keys.results, "*", "r", msgspec.json.encode(record)),
+        ]
+    )
+    said = await explain(connected, stored, item.url)
+    assert said.state == "finished"
+    assert f"{code}: what happened" in said.reason
+    assert said.reason.startswith(kind.outcome.value)
