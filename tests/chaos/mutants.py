@@ -117,7 +117,7 @@ MUTANTS = {
                "local is_dead = true"),
          Patch(_LUA + "requeue.lua",
                "if tonumber(owner) == token or tonumber(owner) < dead_below then",
-               "if true then"),),
+               "if true then")),
         frozenset({"impolite"}),
     ),
     "offered-first": Mutant(
@@ -125,14 +125,12 @@ MUTANTS = {
         "crash-with-links",
         (Patch(
             "worker/committer.py",
-            "        for start in range(0, len(found), OFFER_AT_ONCE):\n"
-            "            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])\n",
+            "        for start in range(0, len(found), OFFER_AT_ONCE):\n",
             "        refusal = await self._settle(batch)\n"
             "        if refusal is not None:\n"
             "            return refusal\n"
             "        batch = []\n"
-            "        for start in range(0, len(found), OFFER_AT_ONCE):\n"
-            "            refusal = await self._offer(found[start : start + OFFER_AT_ONCE])\n",
+            "        for start in range(0, len(found), OFFER_AT_ONCE):\n",
         ),),
         frozenset({"lost"}),
     ),
