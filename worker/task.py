@@ -236,6 +236,8 @@ class TaskRunner:
         """
         places = await self._context.places.reserve(CLAIM_BATCH)
         try:
+            if self._draining:
+                return None, 0  # it was asked to while it waited for a place
             sent_at = time.monotonic()
             ended, self._ended = self._ended, {}
             freed = [(one, int((sent_at - at) * 1000)) for one, (_, at) in ended.items()]

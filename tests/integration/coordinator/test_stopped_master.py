@@ -53,11 +53,12 @@ async def test_a_master_that_was_stopped_past_its_lease_wakes_up_as_a_candidate(
 
     os.kill(process.pid, signal.SIGCONT)
 
-    async def is_standing_by() -> bool:
-        nodes = {view.info.id: view.info.state for view in await rig.coord.members.list()}
-        return nodes.get("m1") == "standby"
+    async def is_standing_by() -> tuple[str, ...]:
+        nodes = {view.info.id: view.info for view in await rig.coord.members.list()}
+        return nodes["m1"].reasons if "m1" in nodes and nodes["m1"].state == "standby" else ()
 
-    await until(is_standing_by, within_s=20)
+    (reason,) = await until(is_standing_by, within_s=20)
+    assert "lost term" in reason
     log = (tmp_path / "m1.log").read_text()
     assert "master.demoted" in log
     assert await rig.job() == finished
