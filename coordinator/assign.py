@@ -1,8 +1,9 @@
 """Which tasks there are, who may own them, and who should: pure, from an observation.
 
 A worker gets tasks only while it takes new ones, and only of jobs it can do. A degraded worker
-keeps what it holds and takes no part in the balance of the others; a stalled one, which can do no
-work at all, loses its tasks to whoever can. A job nobody can do is named with the reason.
+keeps what it holds and takes no part in the balance of the others, unless it is merely slow and
+nobody else would take a task: an overloaded cluster must not stand still. A stalled one, which can
+do no work at all, loses its tasks to whoever can. A job nobody can do is named with the reason.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def placement_inputs(observation: Observation) -> PlacementInputs:
             id=NodeId(info.id),
             weight=_stepped(info.weight),
             takes_new=info.state in ELIGIBLE,
+            is_slow=info.is_slow,
             is_stalled=info.is_stalled,
         )
         for info in observation.nodes
@@ -92,7 +94,10 @@ def assign(
         if not is_better_off:
             kept[task] = keeper.id
     free = [task for task in tasks if task not in kept]
-    return kept | place(free, takers, current, able=able)
+    placed = kept | place(free, takers, current, able=able)
+    slow = {worker.id: worker.weight for worker in inputs.workers if worker.is_slow}
+    left = [task for task in free if task not in placed]
+    return placed | place(left, slow, current, able=able)
 
 
 def _able(view: JobView, nodes: tuple[NodeInfo, ...]) -> tuple[NodeId, ...] | None:

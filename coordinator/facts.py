@@ -72,6 +72,8 @@ class WorkerFact(NamedTuple):
     weight: float
     takes_new: bool = True
     """False: it keeps what it has."""
+    is_slow: bool = False
+    """It takes new ones only where nobody else does."""
     is_stalled: bool = False
     """It cannot work on what it has."""
 

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 CALM_S: Final = 3.0
 """How long a sign must be well below its limit before it counts no more."""
 WELL_BELOW: Final = 0.8
+SLOWNESS: Final = frozenset({"cpu_wait", "loop_lag_s"})
+"""Troubles that are nothing but too much work."""
 STALLED_S: Final = 10.0
 """How long Redis must be away until the worker counts as stalled."""
 CPU_WAIT_S: Final = 10.0
@@ -61,6 +63,11 @@ class Condition:
     def is_fit(self) -> bool:
         """Whether it takes new tasks."""
         return not self._troubles
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is degraded for nothing but too much work."""
+        return bool(self._troubles) and self._troubles.keys() <= SLOWNESS
 
     @property
     def is_stalled(self) -> bool:

@@ -84,6 +84,11 @@ class Health:
         return self._condition.is_fit
 
     @property
+    def is_slow(self) -> bool:
+        """Whether it is degraded for nothing but too much work: it is the last resort then."""
+        return self._condition.is_slow
+
+    @property
     def is_stalled(self) -> bool:
         """Whether it can do no work at all, so that its tasks are better off elsewhere."""
         return self._condition.is_stalled

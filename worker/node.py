@@ -119,6 +119,7 @@ class WorkerNode:
             abilities=self._abilities,
             refused=self._jobs.refused,
             is_stalled=health.is_stalled,
+            is_slow=health.is_slow and state is NodeState.DEGRADED,
             reasons=health.reasons + self._jobs.reasons,
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -210,7 +211,7 @@ class WorkerNode:
         await self._owned.reap()
         # Without Redis nothing can be finished: what is to go elsewhere is let go as it is.
         self._owned.drain_all_but(wished, is_stalled=self._health.is_stalled)
-        if not self._health.is_fit:
+        if not (self._health.is_fit or self._health.is_slow):
             return
         try:
             await self._owned.acquire(wished)

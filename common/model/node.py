@@ -59,6 +59,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs it takes no tasks of for now; ``reasons`` say why."""
     is_stalled: bool = False
     """Whether it cannot do any work at all: its tasks are better off elsewhere."""
+    is_slow: bool = False
+    """Degraded for nothing but too much work: where nobody else takes a task, slow is better."""
     reasons: tuple[str, ...] = ()
     """Why it is degraded, refuses jobs or was demoted; one sentence each."""
     pid: int
@@ -109,7 +111,7 @@ def _why_not(job: str, spec: JobSpec, info: NodeInfo) -> str | None:
     if job in info.refused:
         own = [reason for reason in info.reasons if f"job {job}" in reason] or list(info.reasons)
         return ", ".join(own) or "refuses the job"
-    if info.state in ELIGIBLE:
+    if info.state in ELIGIBLE or info.is_slow:
         return None
     return ": ".join((info.state, *(["; ".join(info.reasons)] if info.reasons else [])))
 

@@ -95,6 +95,14 @@ def test_a_stalled_worker_loses_its_tasks_but_only_to_one_that_takes_them() -> N
     assert owners_of(no_help, one="a") == {"one": {"a"}}
 
 
+def test_merely_slow_workers_take_what_nobody_else_takes() -> None:
+    slow: dict[str, Any] = {"state": "degraded", "is_slow": True}
+    overloaded = observe(worker("a", **slow), worker("b", **slow), one="none")
+    assert owners_of(overloaded) == {"one": {"a", "b"}}
+    assert without_worker(overloaded) == {}
+    assert owners_of(observe(worker("a", **slow), worker("b"), one="none")) == {"one": {"b"}}
+
+
 nodes = st.lists(
     st.builds(
         worker,

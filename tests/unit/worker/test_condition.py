@@ -70,6 +70,13 @@ def test_what_is_said_of_a_trouble_stays_while_it_lasts() -> None:
     assert condition.reasons == before
 
 
+def test_slow_is_who_has_too_much_work_and_no_other_trouble() -> None:
+    slow = FINE._replace(loop_lag_s=2.0)
+    assert after(slow).is_slow
+    assert not after(FINE).is_slow
+    assert not after(slow._replace(memory_bytes=2000)).is_slow
+
+
 def test_only_a_worker_long_without_redis_is_stalled() -> None:
     condition = after(FINE._replace(redis_away_s=STALLED_S - 1))
     assert not condition.is_stalled
