@@ -23,6 +23,7 @@ def test_a_broken_lock_is_taken_again_under_a_newer_token_and_nothing_is_lost(
     with Site(PAGES) as site:
         job = up("submit", site.url("/0"), *OPTIONS, "--id", "j").out.strip()
         eventually(lambda: show(up, job)["counters"]["fetched"] >= 3, within_s=30, what="pages")
+        eventually(lambda: _held(up) == 3, within_s=60, what="an owner of each task")
         shown = [up("locks", "show", f"tasks/j/{shard}", "--json").json for shard in range(3)]
         assert {"task"} == {lock["kind"] for lock in shown}
         for lock in shown:
@@ -42,6 +43,10 @@ def test_a_broken_lock_is_taken_again_under_a_newer_token_and_nothing_is_lost(
     assert len(PAGES) == len(exported) == show(up, job)["counters"]["fetched"]
     assert site.min_gap() >= 0.3
     assert 1 == up("locks", "show", "tasks/j/0").code
+
+
+def _held(up: Command) -> int:
+    return sum(lock["kind"] == "task" for lock in listing(up, "locks"))
 
 
 def _newer(locks: list[dict[str, object]], old: dict[str, int]) -> bool:
