@@ -28,6 +28,8 @@ MAX_ENTRIES: Final = 50_000
 """Pages a file; what the protocol allows."""
 MAX_CHILDREN: Final = 1_000
 """Sitemaps an index may name."""
+_MAX_STEPS: Final = 2_000_000
+"""Tags and other marks looked at: forty for each page a file may name; some seconds at most."""
 _PIECE_BYTES: Final = 65_536
 _MAX_MEMBERS: Final = 1_000
 _MAX_TAG_CHARS: Final = 65_536
@@ -159,11 +161,15 @@ class _Reader:
         self._link: str | None = None
         self._notes: dict[str, str] = {}
         self._found: list[Entry] = []
+        self._steps = 0
 
     @property
     def is_full(self) -> bool:
         """Tell whether nothing more is wanted."""
-        return self._kind == "not_sitemap" or len(self._found) >= self._most
+        # One more than is kept, which tells that there were more.
+        return (
+            self._kind == "not_sitemap" or len(self._found) > self._most or self._steps > _MAX_STEPS
+        )
 
     @property
     def _most(self) -> int:
@@ -186,7 +192,7 @@ class _Reader:
         self._end_entry()
         kind = self._kind or "not_sitemap"
         found = self._found[: self._most]
-        is_whole = self.is_whole and len(self._found) < self._most
+        is_whole = self.is_whole and len(self._found) <= self._most and self._steps <= _MAX_STEPS
         if kind == "index":
             return Sitemap(kind, [], found, is_whole)
         return Sitemap(kind, found, [], is_whole)
@@ -219,6 +225,7 @@ class _Reader:
     def _read_tags(self, *, is_last: bool) -> None:
         text, at = self._text, 0
         while not self.is_full:
+            self._steps += 1
             if self._until is not None:
                 end = text.find(self._until, at)
                 if end < 0:
@@ -337,7 +344,7 @@ class _Reader:
         self._link, self._notes, self._held, self._open = None, {}, None, []
 
     def _has_room(self) -> bool:
-        return len(self._found) < self._most
+        return len(self._found) <= self._most
 
     def _add(self, entry: Entry) -> None:
         if len(entry.url) <= MAX_URL_BYTES:
