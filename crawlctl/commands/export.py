@@ -16,6 +16,8 @@ from crawlctl.parameters import Place
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
+    from crawlctl.export.consumed_file import ConsumedFile, Source
+    from crawlctl.export.consumed_parts import ConsumedParts
     from crawlctl.export.consuming import Consumer
     from crawlctl.export.reading import Reader
 
@@ -31,6 +33,7 @@ _STDOUT: Final = "-"
         "crawlctl export spring --format parquet -o spring.parquet",
         "crawlctl export spring --follow",
         "crawlctl export spring --consume index --follow -o spring.jsonl",
+        "crawlctl export spring --consume lake --follow --format parquet -o parts",
     ],
 )
 @click.argument("job_id", metavar="ID")
@@ -47,7 +50,7 @@ _STDOUT: Final = "-"
     "style",
     type=click.Choice(_FORMATS),
     default="jsonl",
-    help="jsonl, csv, or parquet (into a file)  [default: jsonl]",
+    help="jsonl, csv, or parquet (into a file; with --consume a folder of files)  [default: jsonl]",
 )
 @click.option(
     "--follow", is_flag=True, help="go on with records as they come, until the job is over"
@@ -77,7 +80,7 @@ def export(
     with it, whatever ended the last one.
     """
     if style == "parquet":
-        _check_parquet(output, whole=not follow and consume is None)
+        _check_parquet(output, whole=not follow or consume is not None)
     settings = settings_of(ctx)
     if consume is None:
         run(_export(settings, job_id, output, style, follow=follow))
@@ -91,10 +94,11 @@ def _check_parquet(output: str, *, whole: bool) -> None:
 
     if not whole:
         raise UsageError(
-            "--follow, --consume: a parquet file is written whole; use --format jsonl or csv"
+            "--follow: a parquet file is written whole; use --format jsonl or csv, or --consume, "
+            "which writes a folder of parquet files"
         )
     if output == _STDOUT:
-        raise UsageError("-o: a parquet file does not go to standard output; give a file")
+        raise UsageError("-o: parquet does not go to standard output; give a file")
     check_available()
 
 
@@ -171,29 +175,37 @@ async def _consume(
     settings: Settings, job_id: str, output: str, style: str, *, group: str, follow: bool
 ) -> None:
     from crawlctl.connect import services
-    from crawlctl.export.consumed_file import ConsumedFile, Source
+    from crawlctl.export.consumed_file import Source
     from crawlctl.export.consuming import ConsumedOutput, Consumer
     from crawlctl.export.formats import TEXT_FORMATS
     from crawlctl.export.targets import StandardOutput
     from crawlctl.jobview import stored_job
     from crawlctl.show import note
 
-    text = TEXT_FORMATS[style]
     async with services(settings) as connected:
         await stored_job(connected, job_id)
         if output == _STDOUT:
-            consumer = Consumer(
-                connected, job_id, group=group, target=ConsumedOutput(StandardOutput(text))
-            )
+            target = ConsumedOutput(StandardOutput(TEXT_FORMATS[style]))
+            consumer = Consumer(connected, job_id, group=group, target=target)
             await consumer.run(follow=follow)
         else:
             source = Source(cluster=settings.cluster, job=job_id, group=group, style=style)
-            with closing(ConsumedFile(Path(output), source, text)) as file:
-                consumer = Consumer(connected, job_id, group=group, target=file)
+            with closing(_consumed(Path(output), source)) as kept:
+                consumer = Consumer(connected, job_id, group=group, target=kept)
                 await consumer.run(follow=follow)
             if not settings.quiet:
                 note(f"{consumer.records} more records in {output}")
         await _tell_missing(consumer, group)
+
+
+def _consumed(path: Path, source: Source) -> ConsumedFile | ConsumedParts:
+    from crawlctl.export.consumed_file import ConsumedFile
+    from crawlctl.export.consumed_parts import ConsumedParts
+    from crawlctl.export.formats import TEXT_FORMATS
+
+    if source.style == "parquet":
+        return ConsumedParts(path, source)
+    return ConsumedFile(path, source, TEXT_FORMATS[source.style])
 
 
 async def _tell_missing(consumer: Consumer, group: str) -> None:

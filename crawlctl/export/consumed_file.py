@@ -52,6 +52,8 @@ class _Checkpoint(msgspec.Struct, kw_only=True):
 class ConsumedFile:
     """A file that grows by what its reader is given. To be closed."""
 
+    settle_every_s = 0.0
+
     def __init__(self, path: Path, source: Source, style: TextFormat) -> None:
         """Open the file where its checkpoint left it.
 

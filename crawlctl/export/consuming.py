@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -30,6 +31,9 @@ _SETTLE_EVERY: Final = 10_000
 class Target(Protocol):
     """Where a reader's records go."""
 
+    settle_every_s: float
+    """Least time from one :meth:`save` to the next, while nothing presses."""
+
     @property
     def reader(self) -> str:
         """Under which name they are read."""
@@ -48,6 +52,7 @@ class ConsumedOutput:
     """Standard output as a target: final as soon as it is written."""
 
     reader = f"{socket.gethostname()}:-"
+    settle_every_s = 0.0
 
     def __init__(self, output: StandardOutput) -> None:
         self._output = output
@@ -78,6 +83,9 @@ class Consumer:
         self._group: ResultGroup | None = None
         self._written: dict[int, list[str]] = {}
         """Shard -> ids that are written and not acknowledged yet."""
+        self._settled = 0
+        """Records when they were last made final."""
+        self._settled_at_s = time.monotonic()
         self.records = 0
         """Written by this process."""
         self.missed = 0
@@ -100,7 +108,8 @@ class Consumer:
                     if not is_recovered:
                         await self._recover(group)
                         is_recovered = True
-                    await self._round(group)
+                    is_last = over or not follow
+                    await self._round(group, is_last=is_last)
             except ServiceUnavailable as error:
                 if not follow:
                     raise
@@ -150,18 +159,17 @@ class Consumer:
                 self._written.setdefault(shard, []).extend(known)
         await self._settle(group)
 
-    async def _round(self, group: ResultGroup) -> None:
-        since = self.records
+    async def _round(self, group: ResultGroup, *, is_last: bool) -> None:
         for shard in range(self._shards):
             while True:
                 entries = await group.new(shard, count=PAGE)
                 self._write(shard, entries)
-                if self.records - since >= _SETTLE_EVERY:
+                if self.records - self._settled >= _SETTLE_EVERY:
                     await self._settle(group)
-                    since = self.records
                 if len(entries) < PAGE:
                     break
-        await self._settle(group)
+        if is_last or time.monotonic() - self._settled_at_s >= self._target.settle_every_s:
+            await self._settle(group)
 
     def _write(self, shard: int, entries: Sequence[Given]) -> None:
         if not entries:
@@ -173,6 +181,7 @@ class Consumer:
 
     async def _settle(self, group: ResultGroup) -> None:
         """Make final what was written, then acknowledge it, then trim behind every group."""
+        self._settled, self._settled_at_s = self.records, time.monotonic()
         if not self._written:
             return
         self._target.save()

@@ -47,6 +47,7 @@ def assert_archived(found: list[dict[str, Any]], folder: Path) -> None:
     """Every record with a response points to it; both readers verify every digest."""
     kept = read_all(folder)
     responses = {(one.file, one.offset, one.length): one for one in kept if one.kind == "response"}
+    asked = {one.headers["WARC-Concurrent-To"]: one for one in kept if one.kind == "request"}
     for record in found:
         if record["status"] is None:
             assert record["warc"] is None, record
@@ -54,6 +55,7 @@ def assert_archived(found: list[dict[str, Any]], folder: Path) -> None:
         place = record["warc"]
         response = responses[place["file"], place["offset"], place["length"]]
         assert record["final_url"] == response.url
+        assert response.url == asked[response.headers["WARC-Record-ID"]].url
         assert record["sha256"] == response.sha256
         assert f" {record['status']} " in f"{response.status} "
     outcomes = Counter(record["outcome"] for record in found)

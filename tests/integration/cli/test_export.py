@@ -109,7 +109,7 @@ def test_parquet_without_its_library_names_the_extra(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("-o", "-"), ("--follow", "-o", "x"), ("--consume", "g", "-o", "x")]
+    "arguments", [("-o", "-"), ("--follow", "-o", "x"), ("-o", "-", "--consume", "g")]
 )
 def test_parquet_goes_into_a_file_as_a_whole(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
