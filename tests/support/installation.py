@@ -115,7 +115,7 @@ def _secure(folder: Path, cluster: str) -> Iterator[Installation]:
     served = ("--cert-file", files.cert, "--key-file", files.key)
     etcd = start_etcd_cluster(folder / "etcd", scheme="https", options=served)
     with stopping(etcd):
-        may = ("~crawlctl:*", "&*", "+@all", "-@dangerous", "+info")
+        may = ("~crawlctl:*", "&*", "+@all", "-@dangerous", "+info", "+config|get")
         users = (
             *("--user", _REDIS_USER, "on", f">{_REDIS_PASSWORD}", *may),
             *("--user", "default", "off"),
