@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_redis, stopping
@@ -22,6 +23,10 @@ SKIPS = {
 """How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
 serves, what needs a data server with TLS, and what reads the reference data beside the project.
 Everything else runs everywhere."""
+
+# A property holds however busy the machine is.
+hypothesis.settings.register_profile("crawlctl", deadline=None)
+hypothesis.settings.load_profile("crawlctl")
 
 _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")
