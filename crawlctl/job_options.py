@@ -44,6 +44,7 @@ HELP: Final[dict[str, str]] = {
     "clean": f"what is taken out of links, of {', '.join(CLEAN_NAMES)}; may merge different pages",
     "simhash": "record a 64-bit SimHash of each page's text",
     "shards": "parts the job is split into: no more workers than these can share it",
+    "shard_by": "what a part holds: whole hosts; or any URLs, which spreads one host over workers",
     "timeout": "seconds for one request in all",
     "connect_timeout": "seconds to connect",
     "min_rate": "bytes a second that a response has to bring, over ten seconds; 0 is no limit",
@@ -59,7 +60,7 @@ HELP: Final[dict[str, str]] = {
     "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
     "allow_private": "allow loopback, private and link-local addresses",
 }
-NOT_YET: Final = ("per_ip", "per_domain", "shard_by")
+NOT_YET: Final = ("per_ip", "per_domain")
 """Fields without their feature in this version; no options, and refused in a spec."""
 
 _METAVARS: Final = {

@@ -185,6 +185,9 @@ class Committer:
                     return refusal
 
     async def _settle_once(self, batch: Sequence[Settlement]) -> Settled | Refusal:
+        if self._context.ledger is not None:
+            spent = [one.spent for one in batch if one.spent is not None]
+            await self._context.ledger.settle(spent, token=self._frontier.token)
         now = time.monotonic()
         finished: list[Finished] = []
         retries: list[Retry] = []

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from common.frontier.client import FrontierClient
+from common.frontier.ledger import Ledger
 from common.frontier.offers import Offers
 from common.frontier.pace import Permits
 from common.frontier.scope import ScopeSet
@@ -92,6 +93,12 @@ class JobContext:
         """Our product token, by which pages and robots.txt may address us."""
         self.retry = RetryPolicy(spec.retries)
         self.offers = Offers(client, cluster=cluster, job=job, spec=spec)
+        self.ledger = (
+            Ledger(client, cluster=cluster, job=job, spec=spec)
+            if spec.shard_by == "url" and spec.max_pages_per_host is not None
+            else None
+        )
+        """Pages of each host, where shards share hosts and the pages are limited."""
         self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec)
         self.sitemaps = Sitemaps(spec, self.outlinks, self.robots, self.parser)
         self.wakes: dict[int, asyncio.Event] = {}

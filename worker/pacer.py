@@ -85,6 +85,11 @@ class _Host:
     def spacing_s(self) -> float:
         return max(self.delay_s, self.strict_s)
 
+    @property
+    def turn_s(self) -> float:
+        """About how long from one turn here to the next, others having theirs in between."""
+        return self.spacing_s * (1 + self.others)
+
 
 class Pacer:
     """The turns of one job in one process."""
@@ -225,7 +230,7 @@ class Pacer:
         at = max(now, one.next_start)
         if one.permits == 0 or now >= one.use_before:
             at = max(at, one.ask_at)
-        return at + before_it * one.spacing_s
+        return at + before_it * one.turn_s
 
     def _advance(self, one: _Host) -> None:
         """Hand out turns, ask for what is missing, and see to it that time is kept."""
@@ -361,7 +366,7 @@ class Pacer:
         """Tell those whose turn comes too late, so that their URLs need not wait here."""
         left: deque[_Waiter] = deque()
         for waiter in one.waiting:
-            at = one.ask_at + len(left) * one.spacing_s
+            at = one.ask_at + len(left) * one.turn_s
             if waiter.turn.done():
                 continue
             if at > waiter.before:

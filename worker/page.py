@@ -19,8 +19,10 @@ import msgspec
 
 from common.frontier import items
 from common.frontier.items import Item
+from common.frontier.ledger import Entry, Spent
 from common.frontier.owner import HOLD_MS, Finished, Release, Retry, SitemapRead, item_of
-from common.frontier.replies import Claim
+from common.frontier.replies import Claim, Refusal
+from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Token
 from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.runtime.clock import utc_now
@@ -37,6 +39,8 @@ MAX_OWNERS: Final = 5
 """A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
 REST_S: Final = 1.0
 """How long a host rests whose robots.txt is still awaited: its pages hold no places meanwhile."""
+FULL_S: Final = 0.5
+"""How long a URL waits while others in flight may use up the budget of its host."""
 _SNIFF_BYTES: Final = 512
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -61,6 +65,8 @@ class Settlement:
     elapsed_ms: int = 0
     frees: HostKey | None = None
     """The host whose slot is free since ``ended_at``; None: only when this is settled."""
+    spent: Spent | None = None
+    """What its host's ledger must be told before."""
 
 
 class _Page(NamedTuple):
@@ -95,8 +101,11 @@ class PageWorker:
             claimed_at: monotonic time at which the claim call was *sent*.
         """
         page = _Page(claim, item_of(claim), claimed_at + HOLD_MS / 1000)
-        if claim.rule:
-            return self._end(page, Outcome.DROPPED, rule=claim.rule)
+        return self._accounted(page, await self._outcome(page))
+
+    async def _outcome(self, page: _Page) -> Settlement:
+        if page.claim.rule:
+            return self._end(page, Outcome.DROPPED, rule=page.claim.rule)
         if page.item.owners >= MAX_OWNERS:
             message = f"{page.item.owners} workers ended while they worked on it"
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
@@ -106,9 +115,35 @@ class PageWorker:
         if standing is Standing.DOWN:
             message = "the host was silent for minutes; 'crawlctl dead --retry' puts the URL back"
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.HOST_DOWN, message))
+        if (refused := await self._over_budget(page)) is not None:
+            return refused
         settlement = await self._request(page)
         found = await self._context.sitemaps.of_host(page.item.host)
         return replace(settlement, offers=[*settlement.offers, *found]) if found else settlement
+
+    async def _over_budget(self, page: _Page) -> Settlement | None:
+        """Enter the page against the budget of its host; None = it may be fetched."""
+        ledger, item = self._context.ledger, page.item
+        if ledger is None or item.sitemap:
+            return None
+        try:
+            entry = await ledger.enter(item.host, item.url, token=self._token)
+        except FrontierUnavailable:
+            return self._release(page, None, wait_s=FULL_S)
+        match entry:
+            case Entry.ENTERED:
+                return None
+            case Entry.SPENT:
+                return self._end(page, Outcome.DROPPED, rule="max_pages_per_host")
+            case Entry.FULL | Refusal():
+                # To the end of the queue: one that is entered already may stand behind it.
+                return self._retry(page, FULL_S, None, 0, attempt=item.attempt)
+
+    def _accounted(self, page: _Page, settlement: Settlement) -> Settlement:
+        if self._context.ledger is None or page.item.sitemap:
+            return settlement
+        is_page = settlement.outcome in (Outcome.FETCHED, Outcome.NOT_MODIFIED)
+        return replace(settlement, spent=Spent(page.item.host, page.item.url, is_page))
 
     async def _request(self, page: _Page) -> Settlement:
         item = page.item
@@ -181,7 +216,8 @@ class PageWorker:
         """Return what is to become of a claim on which our own code failed."""
         page = _Page(claim, item_of(claim), 0.0)
         message = f"{type(error).__name__} while working on the page; see the worker's log"
-        return self._failed(page, _error(ErrorCode.INTERNAL_ERROR, message), None, ended_at=None)
+        error_info = _error(ErrorCode.INTERNAL_ERROR, message)
+        return self._accounted(page, self._failed(page, error_info, None, ended_at=None))
 
     def _turn(self, page: _Page, visit: Visit) -> Callable[[float], Awaitable[bool]]:
         async def wait(_ended_at: float) -> bool:
@@ -322,10 +358,16 @@ class PageWorker:
         return self._failed(page, error, fetched, ended_at=fetched.ended_at)
 
     def _retry(
-        self, page: _Page, after_s: float, ended_at: float | None, delay_ms: int
+        self,
+        page: _Page,
+        after_s: float,
+        ended_at: float | None,
+        delay_ms: int,
+        *,
+        attempt: int | None = None,
     ) -> Settlement:
         claim, host = page.claim.number, page.item.host
-        again = items.encode(page.item._replace(attempt=page.item.attempt + 1))
+        again = items.encode(page.item._replace(attempt=attempt or page.item.attempt + 1))
         after_ms = int(after_s * 1000)
         return Settlement(
             claim,

@@ -29,7 +29,8 @@ class HostView(NamedTuple):
     """A host that has something left to do, errors, or settings of its own."""
 
     host: HostKey
-    shard: int
+    shard: int | None
+    """None where its URLs lie in all shards."""
     queued: int
     delayed: int
     in_flight: int
@@ -59,10 +60,23 @@ class Hosts:
     def __init__(self, client: FrontierClient, *, cluster: str, job: JobId, spec: JobSpec) -> None:
         self._client = client
         self._per_host = spec.per_host
+        self._is_spread = spec.shard_by == "url"
         self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
 
     async def views(self) -> AsyncIterator[HostView]:
-        """Yield every host that is known to the frontier now, shard by shard."""
+        """Yield every host that is known to the frontier now, once each."""
+        if not self._is_spread:
+            async for view in self._by_shard():
+                yield view
+            return
+        known: dict[HostKey, HostView] = {}
+        async for view in self._by_shard():
+            other = known.get(view.host)
+            known[view.host] = view._replace(shard=None) if other is None else _sum(other, view)
+        for view in known.values():
+            yield view
+
+    async def _by_shard(self) -> AsyncIterator[HostView]:
         for shard, keys in enumerate(self._keys):
             ready = {host: at async for host, at in self._pairs("ZSCAN", keys.ready)}
             errors = {host: count async for host, count in self._pairs("HSCAN", keys.errors)}
@@ -118,6 +132,9 @@ class Hosts:
     ) -> Refusal | None:
         """Change how a host is treated, whether it is known yet or not.
 
+        Where its URLs lie in all shards, the change is made in one after the other; one that is
+        refused half-way is to be repeated, as any is.
+
         Args:
             host: which.
             to: block or unblock it, or its delay in ms.
@@ -126,14 +143,24 @@ class Hosts:
         Raises:
             FrontierUnavailable: no answer; repeating is harmless.
         """
-        keys = self._keys[shard_of(host, len(self._keys))]
-        names = [
-            keys.meta, keys.ready, keys.pace, keys.busy, keys.blocked, keys.delays,
-            keys.queue(host),
-        ]  # fmt: skip
+        homes = self._keys if self._is_spread else [self._keys[shard_of(host, len(self._keys))]]
         args: list[str | bytes | int] = [LAYOUT_VERSION, 0, revision, self._per_host, host, to]
-        (reply,) = await self._client.call([Call("host_set", names, args)])
-        return refusal_of(reply, "host_set")
+        calls = [
+            Call(
+                "host_set",
+                [
+                    keys.meta, keys.ready, keys.pace, keys.busy, keys.blocked, keys.delays,
+                    keys.queue(host),
+                ],
+                args,
+            )
+            for keys in homes
+        ]  # fmt: skip
+        for start in range(0, len(calls), _SHARDS_AT_ONCE):
+            for reply in await self._client.call(calls[start : start + _SHARDS_AT_ONCE]):
+                if refusal := refusal_of(reply, "host_set"):
+                    return refusal
+        return None
 
     async def _queued(
         self, keys: TaskKeys, hosts: Iterable[bytes]
@@ -166,3 +193,19 @@ class Hosts:
                 yield member
             if int(cursor) == 0:
                 return
+
+
+def _sum(one: HostView, other: HostView) -> HostView:
+    """Return what two shards know of a host, taken together."""
+    times = [at for at in (one.ready_at_ms, other.ready_at_ms) if at is not None]
+    return HostView(
+        host=one.host,
+        shard=None,
+        queued=one.queued + other.queued,
+        delayed=one.delayed + other.delayed,
+        in_flight=one.in_flight + other.in_flight,
+        ready_at_ms=min(times, default=None),
+        delay_ms=one.delay_ms if other.delay_ms is None else other.delay_ms,
+        is_blocked=one.is_blocked or other.is_blocked,
+        errors=one.errors + other.errors,
+    )

@@ -77,6 +77,13 @@ class TaskKeys:
         """Return the key of a host's queue (list of items)."""
         return f"{self._prefix}q:{host}"
 
+    def ledger(self, host: HostKey) -> str:
+        """Return the key of a host's pages against a budget that shards share (hash).
+
+        It lies in the shard that the host as a whole belongs to.
+        """
+        return f"{self._prefix}l:{host}"
+
     def filter_piece(self, layer: int, piece: int) -> str:
         """Return the key of a piece of a layer's Bloom filter (string)."""
         return f"{self._prefix}b:{layer}:{piece}"

@@ -17,7 +17,7 @@ from common.frontier import items
 from common.frontier.client import FrontierClient
 from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
-from common.frontier.offers import shard_of
+from common.frontier.offers import shard_of_url
 from common.frontier.owner import HOLD_MS
 from common.frontier.scope import ScopeSet
 from common.frontier.seen import CHUNK_BYTES, SeenLayout, fingerprint, holds
@@ -81,7 +81,7 @@ class Lookup:
 
     def shard(self, url: str) -> int:
         """Return the shard of a canonical URL."""
-        return shard_of(host_key(url), self._spec.shards)
+        return shard_of_url(url, self._spec)
 
     async def is_in_scope(self, url: str) -> bool:
         """Tell whether a link to the URL would be followed, as far as the scope goes."""

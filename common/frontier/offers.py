@@ -19,6 +19,7 @@ from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
 from common.frontier.seen import SeenLayout, capacity, fingerprint
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
+from common.web.url import host_key
 
 MAX_BATCH = 500
 """URLs a script call; bounds the time the server is blocked to a few milliseconds."""
@@ -29,6 +30,11 @@ def shard_of(host: HostKey, shards: int) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) % shards
 
 
+def shard_of_url(url: str, spec: JobSpec) -> int:
+    """Return the shard that a canonical URL lies in: that of its host, or one of its own."""
+    return shard_of(HostKey(url) if spec.shard_by == "url" else host_key(url), spec.shards)
+
+
 class Offers:
     """The way into the frontier of one job."""
 
@@ -36,6 +42,7 @@ class Offers:
         self._client = client
         self._per_host = spec.per_host
         self._shards = spec.shards
+        self._spreads_hosts = spec.shard_by == "url"
         keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
         self._keys = keys
         self._seen = [SeenLayout(key, mode=spec.seen, rate=spec.seen_rate) for key in keys]
@@ -47,7 +54,9 @@ class Offers:
         shards: dict[HostKey, int] = {}
         for item in found:
             shard = shards.get(item.host)
-            if shard is None:
+            if self._spreads_hosts:
+                shard = shard_of(HostKey(item.url), self._shards)
+            elif shard is None:
                 shard = shards[item.host] = shard_of(item.host, self._shards)
             groups.setdefault(shard, []).append(item)
         return groups

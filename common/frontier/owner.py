@@ -98,8 +98,10 @@ class TaskFrontier:
         self._client = client
         self._keys = TaskKeys(cluster, task)
         self._spec = spec
-        self._token = token
+        self.token = token
         self._lasts_ms = int(spec.timeout * 1000)
+        # Where shards share hosts, the pages of a host are counted in its ledger.
+        self._pages_per_host = spec.max_pages_per_host if spec.shard_by == "host" else None
         self._adoption = 0
         """Above the number of every claim made before it; 0 = not adopted yet."""
 
@@ -113,7 +115,7 @@ class TaskFrontier:
         """
         # Where a restart may have lost the last request times, hosts rest for one delay.
         quiet_ms = 0 if self._client.is_durable else int(self._spec.delay * 1000)
-        args: list[str | bytes | int] = [LAYOUT_VERSION, run, self._token, revision, state.value]
+        args: list[str | bytes | int] = [LAYOUT_VERSION, run, self.token, revision, state.value]
         (reply,) = await self._client.call([Call("adopt", [self._keys.meta], [*args, quiet_ms])])
         refusal = refusal_of(reply, "adopt")
         if refusal:
@@ -154,7 +156,7 @@ class TaskFrontier:
                 return requeued
 
     def _is_lost(self, claim: int, entry: bytes, held: Collection[int]) -> bool:
-        is_recent = claim > self._adoption and entry.startswith(b"%d\n" % self._token)
+        is_recent = claim > self._adoption and entry.startswith(b"%d\n" % self.token)
         return not is_recent and claim not in held
 
     async def _requeue(
@@ -165,7 +167,7 @@ class TaskFrontier:
         for number, owner, host, raw in lost:
             item = raw
             # Processes that were ended on purpose (dead_below) say nothing against the URL.
-            if dead_below <= owner != self._token:
+            if dead_below <= owner != self.token:
                 known = items.decode(host, raw)
                 item = items.encode(known._replace(owners=known.owners + 1))
             args += (number, queues.index(host), item)
@@ -198,7 +200,7 @@ class TaskFrontier:
         names = [
             *self._names(), keys.delayed, keys.pages, keys.blocked, keys.delays, *queues,
         ]  # fmt: skip
-        limits = (spec.per_host, spec.max_pages_per_host or 0)
+        limits = (spec.per_host, self._pages_per_host or 0)
         args: list[str | bytes | int] = [
             *self._owner(), adoption, want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
         ]  # fmt: skip
@@ -284,7 +286,7 @@ class TaskFrontier:
         return Call("free", names, args)
 
     def _owner(self) -> tuple[str, str, int]:
-        return LAYOUT_VERSION, RUN, self._token
+        return LAYOUT_VERSION, RUN, self.token
 
     def _names(self) -> list[str]:
         keys = self._keys
@@ -292,7 +294,7 @@ class TaskFrontier:
 
     def _commit(self, finished: Sequence[Finished], filtered: Mapping[str, int]) -> Call:
         keys, queues = self._keys, HostQueues(self._keys)
-        counts_pages = int(self._spec.max_pages_per_host is not None)
+        counts_pages = int(self._pages_per_host is not None)
         refused = msgspec.json.encode(filtered) if filtered else b""
         args: list[str | bytes | int] = [*self._owner(), counts_pages, refused]
         for one in finished:

@@ -158,8 +158,8 @@ async def test_the_id_of_a_deleted_job_is_refused(connected: Services) -> None:
 async def test_what_this_version_cannot_do_is_refused_before_anything_is_stored(
     connected: Services,
 ) -> None:
-    with pytest.raises(UsageError, match="shard_by"):
-        await submitted(connected, spec=msgspec.structs.replace(SPEC, shard_by="url"))
+    with pytest.raises(UsageError, match="per_ip"):
+        await submitted(connected, spec=msgspec.structs.replace(SPEC, per_ip=2))
     assert await connected.coord.jobs.list() == []
 
 

@@ -81,7 +81,7 @@ def test_header_values_are_kept_as_given(value: str) -> None:
 @pytest.mark.parametrize("field", NOT_YET)
 def test_a_spec_that_asks_for_what_is_not_there_yet_is_refused(field: str) -> None:
     other: Any = {
-        "per_ip": 1, "per_domain": 1, "sitemaps": False, "shard_by": "url", "store": "warc",
+        "per_ip": 1, "per_domain": 1, "sitemaps": False, "store": "warc",
     }[field]  # fmt: skip
     with pytest.raises(UsageError, match=re.escape(f"{field}: {other!r} is not supported")):
         refuse_unsupported(msgspec.structs.replace(JobSpec(), **{field: other}))

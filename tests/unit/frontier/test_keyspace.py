@@ -36,7 +36,7 @@ def test_every_key_in_etcd_is_documented() -> None:
 def test_every_key_in_redis_is_documented() -> None:
     keys = TaskKeys("c", Task(JobId("j"), 0))
     names = {getattr(keys, name) for name in TaskKeys.__slots__ if not name.startswith("_")}
-    names.add(keys.queue(HostKey("*")))
+    names |= {keys.queue(HostKey("*")), keys.ledger(HostKey("*"))}
     layout = SeenLayout(keys, mode="exact", rate=1e-6)
     seen = [*layout.pieces(0), *layout.buckets(fingerprint("http://a/", "exact"), 1)]
     names |= {re.sub(r"\d+(?=:|$)", "*", key.partition("}")[2]) for key in seen}
