@@ -32,19 +32,29 @@ def test_the_page_budget_is_exact_and_the_rest_is_dropped_and_explained(up: Comm
     assert {"max_pages"} == {one["rule"] for one in exported if one["outcome"] == "dropped"}
 
 
+def records_of(up: Command, job: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in up("export", job).out.splitlines()]
+
+
 def test_the_budget_of_a_host_and_the_depth_limit_are_exact(up: Command) -> None:
     pages = {f"/{n}": Page(links=[f"/{n + k}" for k in range(1, 4)]) for n in range(100)}
     with Site(pages, addresses=["127.0.0.1", "127.0.0.2"]) as site:
         seeds = [site.url("/0", host=host) for host in range(2)]
         common = ["--allow-private", "--delay", "0", "--per-host", "4", "--shards", "4"]
         by_host = up("submit", *seeds, *common, "--max-pages-per-host", "25", "--wait").out.strip()
+        spread = up(
+            "submit", *seeds, *common, "--max-pages-per-host", "25", "--shard-by", "url", "--wait"
+        ).out.strip()
         by_depth = up("submit", seeds[0], *common, "--max-depth", "2", "--wait").out.strip()
-        hosts = [
-            json.loads(line)["url"].split("/")[2]
-            for line in up("export", by_host).out.splitlines()
-            if json.loads(line)["outcome"] == "fetched"
-        ]
-        assert [25, 25] == [hosts.count(site.authority(host)) for host in range(2)]
+        for job in (by_host, spread):
+            hosts = [
+                one["url"].split("/")[2]
+                for one in records_of(up, job)
+                if one["outcome"] == "fetched"
+            ]
+            assert [25, 25] == [hosts.count(site.authority(host)) for host in range(2)]
+        why = {one["rule"] for one in records_of(up, spread) if one["outcome"] == "dropped"}
+        assert {"max_pages_per_host"} == why
     found = [json.loads(line) for line in up("export", by_depth).out.splitlines()]
     # Links go one to three pages ahead: two links deep is up to page 6.
     assert {f"/{n}" for n in range(7)} == {"/" + one["url"].rsplit("/", 1)[1] for one in found}

@@ -1,0 +1,172 @@
+"""A host is asked as rarely as promised, whoever asks: judged by the web server's own log."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import redis
+
+from tests.support.cli import crawlctl, eventually, running
+from tests.support.docsite import CLOCK_S, HOSTS, serve
+from tests.support.servers import EtcdServer, RedisServer
+from tests.support.site import Answer, Page, Site, closure, redirect
+
+TIMEOUT_S = 2.0
+NOTED_S = 0.03
+"""The sites of this process note the end of a response late when the process is busy."""
+COMMON = ("--allow-private", "--timeout", str(TIMEOUT_S))
+
+
+class _Cluster(NamedTuple):
+    """A master and two workers, and how to speak with them."""
+
+    command: Callable[..., str]
+    where: dict[str, str]
+    home: Path
+    redis_url: str
+
+    def records(self, job: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.command("export", job).splitlines()]
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    etcd_server: EtcdServer, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Cluster]:
+    home = tmp_path_factory.mktemp("home")
+    where = {
+        "CRAWLCTL_ETCD": etcd_server.endpoint,
+        "CRAWLCTL_REDIS": redis_server.url,
+        "CRAWLCTL_CLUSTER": f"polite-{secrets.token_hex(4)}",
+    }
+
+    def command(*arguments: str) -> str:
+        ran = crawlctl(*arguments, home=home, **where)
+        assert 0 == ran.code, ran.err
+        return ran.out.strip()
+
+    with ExitStack() as stack:
+        for arguments in (("start-master",), ("start-worker",), ("start-worker",)):
+            stack.enter_context(running(*arguments, "--lease-ttl", "3", home=home, **where))
+        eventually(
+            lambda: command("nodes", "--json").count('"worker"') >= 2,
+            within_s=60,
+            what="two workers",
+        )
+        yield _Cluster(command, where, home, redis_server.url)
+
+
+def tree(count: int) -> dict[str, Page]:
+    """Return pages each of which links to the next ones, so that many are known soon."""
+    return {
+        f"/{one}": Page(links=[f"/{n}" for n in range(4 * one + 1, 4 * one + 5) if n < count])
+        for one in range(count)
+    }
+
+
+def write_site(folder: Path, count: int) -> Path:
+    folder.chmod(0o755)  # the server's own user reads it
+    for path, page in tree(count).items():
+        links = "".join(f'<a href="{link[1:]}.html">{link}</a>' for link in page.links)
+        file = folder / f"{path[1:]}.html"
+        file.write_text(f"<!doctype html><title>{path}</title>{links}")
+    return folder
+
+
+def test_one_host_spread_over_workers_is_spaced_also_when_one_is_killed(
+    nodes: _Cluster, tmp_path: Path
+) -> None:
+    """Three workers share one host (--shard-by url) and one connection; one of them is killed."""
+    delay_s, third = 0.12, f"third-{secrets.token_hex(2)}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve(tmp_path / "nginx", hosts=HOSTS[:1], root=write_site(Path(folder), 70)) as site,
+        running(
+            "start-worker", "--id", third, "--lease-ttl", "3", home=nodes.home, **nodes.where
+        ) as killed,
+    ):
+        eventually(
+            lambda: nodes.command("nodes", "--json").count('"worker"') >= 3,
+            within_s=60,
+            what="three workers",
+        )
+        options = (*COMMON, "--delay", str(delay_s), "--shard-by", "url", "--shards", "9")
+        seed = site.url(HOSTS[0], "/0.html")
+        job = nodes.command("submit", seed, *options)
+        eventually(
+            lambda: third in {one["worker"] for one in nodes.records(job)},
+            within_s=60,
+            what="a page of the worker that is to be killed",
+        )
+        killed.kill_group()
+        nodes.command("job", "wait", job)
+        records, again = nodes.records(job), site.fetched_twice()
+        # From the end of each response to the next start: so there was one request at a time.
+        assert site.min_gap_s() >= delay_s - CLOCK_S
+        walked = closure([seed])
+    assert sorted(walked) == sorted(str(one["url"]) for one in records)
+    assert 70 == len(walked)
+    assert 3 == len({one["worker"] for one in records})
+    assert len(again) <= 1, "more than what was on the wire when its worker was killed"
+
+
+def test_two_jobs_and_a_robots_txt_elsewhere_are_spaced_on_the_host_they_share(
+    nodes: _Cluster,
+) -> None:
+    """The longer delay and the fewer connections hold for both; hosts 1 to 3 have their robots.txt
+    on host 0."""
+    delay_s = 0.3
+    rules = Page(content_type="text/plain", body=b"User-agent: *\nAllow: /")
+    elsewhere: dict[str, Answer] = {
+        "/0": Page(), "/robots.txt": lambda _: redirect(site.url("/rules")),
+    }  # fmt: skip
+    with Site(
+        [tree(16) | {"/rules": rules}, *[elsewhere] * 3],
+        addresses=[f"127.0.0.{number}" for number in range(41, 45)],
+    ) as site:
+        seeds = [site.url("/0", host=host) for host in range(4)]
+
+        def submitted(agent: str, *options: str) -> str:
+            return nodes.command("submit", *seeds, *COMMON, "--user-agent", agent, *options)
+
+        brisk = submitted("brisk", "--delay", "0", "--per-host", "4", "--shards", "16", "--paused")
+        strict = submitted("strict", "--delay", str(delay_s), "--shard-by", "url", "--shards", "4")
+        eventually(lambda: site.requests, within_s=60, what="the strict job")
+        nodes.command("job", "resume", brisk)
+        for job in (brisk, strict):
+            nodes.command("job", "wait", job)
+        log = sorted(entry for entry in site.requests if entry.host == 0)
+    strict_times = [entry.start for entry in log if entry.user_agent == "strict"]
+    together = [one for one in log if strict_times[0] <= one.start <= strict_times[-1]]
+    assert {"brisk", "strict"} == {one.user_agent for one in together}
+    assert 6 <= sum("/rules" == one.path for one in log)
+    gaps = [later.start - earlier.end for earlier, later in itertools.pairwise(together)]
+    assert min(gaps) >= delay_s - NOTED_S, min(gaps)
+    assert 2 * 19 == len(nodes.records(brisk)) + len(nodes.records(strict))
+
+
+def test_without_a_delay_permits_cost_no_round_trip_a_page(nodes: _Cluster) -> None:
+    """One call a second or so serves as many pages as the site can give."""
+    with redis.Redis.from_url(nodes.redis_url) as server, Site(tree(1500)) as site:
+
+        def permit_calls() -> int:
+            stats = server.info("commandstats")
+            return int(stats.get("cmdstat_pexpire", {}).get("calls", 0))  # only permits expire
+
+        before = permit_calls()
+        options = (*COMMON, "--delay", "0", "--per-host", "32", "--shards", "4")
+        job = nodes.command("submit", site.url("/0"), *options)
+        nodes.command("job", "wait", job)
+        seconds = max(one.end for one in site.requests) - min(one.start for one in site.requests)
+        calls = permit_calls() - before
+    assert 1500 == len(nodes.records(job))
+    assert calls <= 3 * (seconds + 2), (calls, seconds)
+    assert calls < 150
