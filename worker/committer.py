@@ -22,7 +22,7 @@ from common.frontier.owner import Finished, Release, Retry, Settled, SitemapRead
 from common.frontier.replies import Offered, Refusal
 from common.model.errors import FrontierUnavailable
 from worker.job import JobContext
-from worker.page import Settlement
+from worker.settlement import Settlement
 
 BATCH: Final = 64
 OFFER_AT_ONCE: Final = 4000

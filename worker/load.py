@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from typing import NamedTuple
 
-from worker.page import Settlement
+from worker.settlement import Settlement
 from worker.stages import Stages
 
 LATENCIES = 512

@@ -22,7 +22,7 @@ from common.model.errors import CoordUnavailable, CrawlerError, UnknownOutcome
 from common.model.ids import JobId, NodeId, Task, Token
 from worker.job import JobContext
 from worker.jobs import Jobs
-from worker.page import Settlement
+from worker.settlement import Settlement
 from worker.task import Ending, TaskRunner
 
 ACQUIRE_BATCH: Final = 32

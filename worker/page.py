@@ -11,7 +11,7 @@ import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ from worker.fetch import Fetched
 from worker.job import JobContext
 from worker.pacer import Visit
 from worker.patience import Standing
+from worker.settlement import Settlement
 from worker.sitemaps import SitemapRecord
 
 MAX_OWNERS: Final = 5
@@ -46,27 +47,6 @@ _SNIFF_BYTES: Final = 512
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """What is to become of a claim, and what must be offered before."""
-
-    claim: int
-    ended_at: float | None
-    """Monotonic; when the last response for it ended. None = no request was sent."""
-    settle: Callable[[int], Finished | Retry | Release | SitemapRead]
-    """Given the ms since ``ended_at`` (-1: no request), what to write."""
-    offers: list[Item]
-    filtered: Mapping[str, int] = field(default_factory=dict)
-    """Links refused, by rule."""
-    outcome: Outcome | None = None
-    """None for what is not finished, and for a sitemap."""
-    elapsed_ms: int = 0
-    frees: HostKey | None = None
-    """The host whose slot is free since ``ended_at``; None: only when this is settled."""
-    spent: Spent | None = None
-    """What its host's ledger must be told before."""
 
 
 class _Page(NamedTuple):

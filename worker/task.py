@@ -27,7 +27,8 @@ from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOu
 from common.model.ids import HostKey, Task, Token
 from worker.committer import BATCH, Committer
 from worker.job import JobContext
-from worker.page import PageWorker, Settlement
+from worker.page import PageWorker
+from worker.settlement import Settlement
 
 CLAIM_BATCH: Final = 32
 CLAIM_EVERY_S: Final = 0.008
