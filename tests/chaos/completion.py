@@ -261,7 +261,7 @@ class Run:
 
     async def _offer_seeds(self, frontier: JobFrontier, fence: MasterFence) -> None:
         for number, urls in await frontier.staged():
-            if await frontier.offer_seeds(urls):
+            if await frontier.offer_seeds(urls) is None:
                 await frontier.unstage(number, fence=fence)
 
     # ------------------------------------------------------------------------------------ the run
