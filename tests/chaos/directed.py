@@ -145,15 +145,22 @@ async def late_calls(lab: Lab) -> None:
     node, started = lab.node(slot), time.monotonic()
     assert node is not None
     (data,) = lab.network.of(slot, "redis")
+    shards, before = set(holds(lab, node.id)), len(lab.seen_redis.writes)
     data.hold_from(lab.seen_redis.sha_of("commit"))
     await until(lambda: data.held_bytes > 0, what="a commit held")
     for pair in lab.network.of(slot, "etcd"):
         pair.cut("both", "hold")
     await until(lambda: all_held_by_others(lab, node.id), what="takeover")
-    before = len(lab.seen_redis.writes)
     await until(
-        lambda: {"adopt", "commit"} <= {one.script for one in lab.seen_redis.writes[before:]},
-        what="commits of the successor",
+        lambda: (
+            shards
+            <= {
+                one.shard
+                for one in lab.seen_redis.writes[before:]
+                if one.script == "adopt" and one.node != node.id
+            }
+        ),
+        what="adoption by the successor",
     )
     lab.network.heal()
     note(lab, "late-calls", node.id, started)

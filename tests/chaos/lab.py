@@ -114,7 +114,9 @@ class Lab:
             self.slots.common["CRAWLCTL_ETCD_USER"] = f"{USER}:{PASSWORD}"
         self.seen_etcd = EtcdObserver(self.coord)
         self.seen_redis = RedisObserver(
-            self.redis.port, self.network.node_at, own_clock=self.setup.clocks
+            self.redis.port,
+            lambda port: self.network.node_at("redis", port),
+            own_clock=self.setup.clocks,
         )
         self._tasks = [
             asyncio.create_task(self.seen_etcd.run()),

@@ -120,7 +120,9 @@ class _Connection:
 class Pair:
     """A node's way to one server."""
 
-    def __init__(self, node: str, service: str, target: str, nodes_by_port: dict[int, str]) -> None:
+    def __init__(
+        self, node: str, service: str, target: str, nodes_by_port: dict[tuple[str, int], str]
+    ) -> None:
         self.node = node
         self.service = service
         host, _, port = target.rpartition(":")
@@ -149,7 +151,8 @@ class Pair:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def note(self, port: int) -> None:
-        self._nodes_by_port[port] = self.label
+        # Connections to different servers may have the same local port at the same time.
+        self._nodes_by_port[self.service, port] = self.label
 
     def wires(self, direction: Direction) -> list[Wire]:
         return {
@@ -200,7 +203,7 @@ class Network:
     def __init__(self) -> None:
         self.pairs: list[Pair] = []
         # One for all: the system gives a port that is free again to any of them.
-        self._nodes_by_port: dict[int, str] = {}
+        self._nodes_by_port: dict[tuple[str, int], str] = {}
 
     async def connect(self, node: str, service: str, target: str) -> Pair:
         pair = Pair(node, service, target, self._nodes_by_port)
@@ -212,9 +215,9 @@ class Network:
         """Return a node's ways to a service (etcd has several members)."""
         return [pair for pair in self.pairs if pair.node == node and pair.service == service]
 
-    def node_at(self, port: int) -> str | None:
+    def node_at(self, service: str, port: int) -> str | None:
         """Return the process that speaks to a service from a local port."""
-        return self._nodes_by_port.get(port)
+        return self._nodes_by_port.get((service, port))
 
     def heal(self, pairs: Iterable[Pair] | None = None) -> None:
         for pair in self.pairs if pairs is None else pairs:
