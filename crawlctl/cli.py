@@ -21,9 +21,7 @@ cli = Group(
         "down": Lazy(f"{_COMMANDS}.up:down", "stop what 'up' started"),
         "submit": Lazy(f"{_COMMANDS}.submit:submit", "create a job; prints its id"),
         "jobs": Lazy(f"{_COMMANDS}.job:jobs", "list the jobs"),
-        "job": Lazy(
-            f"{_COMMANDS}.job:job", "look at one job; add to it, pause, resume, end, delete it"
-        ),
+        "job": Lazy(f"{_COMMANDS}.job:job", "look at one job; add to it, pause, cancel, delete it"),
         "export": Lazy(f"{_COMMANDS}.export:export", "write a job's results"),
         "why": Lazy(f"{_COMMANDS}.why:why", "say what happened to a URL, and why"),
         "dead": Lazy(f"{_COMMANDS}.dead:dead", "list the URLs a job gave up; try them again"),

@@ -128,7 +128,7 @@ def _refuse_other(state: FolderState, spec: JobSpec, collected: Collected, outpu
     remedy = "repeat the command as it was, give another -o, or start over with --fresh"
     other = differing_field(state.spec or JobSpec(), spec)
     if other is not None:
-        name, there, here = other
+        name, there, here = (part if part != "null" else "none" for part in other)
         raise UsageError(
             f"{option_name(name)}: the crawl in {output} was begun with {there}, this one has "
             f"{here}; {remedy}"

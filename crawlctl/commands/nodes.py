@@ -39,7 +39,7 @@ def nodes(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
 @click.argument("node_id", metavar="ID")
 @click.pass_context
 def drain(ctx: click.Context, *, node_id: str) -> None:
-    """Let a node finish what it has in flight and leave, as SIGTERM does on its machine.
+    """Let a node finish what it has in flight and leave, as SIGTERM does.
 
     A worker hands over its tasks, a master resigns; both end with exit code 0. Returns once the
     node has been asked; 'crawlctl nodes' shows it as draining, then as offline.

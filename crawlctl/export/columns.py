@@ -1,7 +1,8 @@
 """A result record as one flat row: the columns of CSV and Parquet.
 
 Nested fields become columns of their own (``error_code``, ``warc_file``), null throughout where the
-record has none. The columns follow from :class:`~common.model.records.ResultRecord`.
+record has none; a list of words becomes one text, with commas between them. The columns follow from
+:class:`~common.model.records.ResultRecord`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Column(NamedTuple):
 
     name: str
     kind: type
-    """``str``, ``int`` or ``bool``, or a subclass."""
+    """``str``, ``int``, ``float`` or ``bool``, or a subclass."""
     nullable: bool
     path: tuple[str, ...]
     """Fields from the record to the value."""
@@ -38,7 +39,9 @@ def _columns(record: type, prefix: tuple[str, ...], *, nullable: bool) -> Iterat
         kind: Any = (
             next(one for one in get_args(hint) if one is not type(None)) if optional else hint
         )
-        if issubclass(kind, msgspec.Struct):
+        if get_origin(kind) is tuple:
+            yield Column("_".join(path), str, nullable or optional, path)
+        elif issubclass(kind, msgspec.Struct):
             yield from _columns(kind, path, nullable=True)
         else:
             yield Column("_".join(path), kind, nullable or optional, path)
@@ -54,5 +57,5 @@ def cells(record: ResultRecord) -> list[Cell]:
         value: Any = record
         for name in column.path:
             value = None if value is None else getattr(value, name)
-        row.append(value)
+        row.append(",".join(value) if isinstance(value, tuple) else value)
     return row

@@ -60,6 +60,8 @@ class ParquetWriter:
             return self._pa.timestamp("ms", tz="UTC")
         if issubclass(column.kind, str):
             return self._pa.string()
+        if column.kind is float:
+            return self._pa.float64()
         return self._pa.bool_() if column.kind is bool else self._pa.int64()
 
     def write(self, records: Sequence[bytes]) -> None:
