@@ -31,6 +31,8 @@ STAMP = VENV / "installed.json"
 PACKAGES = ("crawlctl", "coordinator", "worker", "common")
 BUILD_FILES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 PYTEST = str(ROOT / "scripts" / "_pytest.py")
+# Most tests wait for processes most of the time; those of a file share what they start.
+SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
 CONSTRAINTS = ROOT / "constraints.txt"
 TIERS = ("unit", "repo", "integration", "system", "chaos")
 REFUSED = 4
@@ -252,7 +254,7 @@ def crawl(arguments: list[str]) -> NoReturn:
 def test(arguments: list[str]) -> NoReturn:
     ensure("embedded", "test")
     if not arguments:
-        selection = ["-m", "not (chaos and slow)"]
+        selection = ["-m", "not (chaos and slow)", *SIDE_BY_SIDE]
     elif arguments[0] == "all":
         selection = arguments[1:]
     elif arguments[0] in TIERS:

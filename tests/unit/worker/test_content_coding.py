@@ -21,6 +21,11 @@ def raw_deflate(body: bytes) -> bytes:
     return packer.compress(body) + packer.flush()
 
 
+def gzipped(body: bytes) -> bytes:
+    """Pack a body without the time of day, so that every run collects the same tests."""
+    return gzip.compress(body, mtime=0)
+
+
 def decoded(body: bytes, codings: Sequence[str], *, limit: int = 10_000, step: int = 0) -> bytes:
     decoder = open_decoder(codings, limit_bytes=limit)
     step = step or len(body)
@@ -33,12 +38,12 @@ def decoded(body: bytes, codings: Sequence[str], *, limit: int = 10_000, step: i
 @pytest.mark.parametrize(
     ("body", "codings"),
     [
-        (gzip.compress(TEXT), ["gzip"]),
+        (gzipped(TEXT), ["gzip"]),
         (zlib.compress(TEXT), ["deflate"]),
         (raw_deflate(TEXT), ["deflate"]),
-        (gzip.compress(raw_deflate(TEXT)), ["deflate", "gzip"]),
-        (gzip.compress(TEXT[:50]) + gzip.compress(b"") + gzip.compress(TEXT[50:]), ["gzip"]),
-        (gzip.compress(TEXT) + b"\0" * 40, ["gzip"]),
+        (gzipped(raw_deflate(TEXT)), ["deflate", "gzip"]),
+        (gzipped(TEXT[:50]) + gzipped(b"") + gzipped(TEXT[50:]), ["gzip"]),
+        (gzipped(TEXT) + b"\0" * 40, ["gzip"]),
         (zlib.compress(TEXT) + b"rest", ["deflate"]),
     ],
 )
