@@ -126,7 +126,7 @@ async def ours(server: BenchServer, spec: JobSpec, **how: float) -> Figure:
     discovered = (await job.stats())[0].counters["discovered"]
     if spec.seen == "bloom":
         await _report_rate(server, spec)
-    size = await _seen_bytes(server, TaskKeys("c", Task(JOB, 0))) / discovered
+    size = await seen_bytes(server, TaskKeys("c", Task(JOB, 0))) / discovered
     return Figure(new, mix, size, skipped)
 
 
@@ -160,7 +160,7 @@ def _chunk_rate(raw: bytes) -> float:
     return float((sum(hits) / form.chunk_blocks) ** form.blocks)
 
 
-async def _seen_bytes(server: BenchServer, keys: TaskKeys) -> int:
+async def seen_bytes(server: BenchServer, keys: TaskKeys) -> int:
     """Delete the keys of the seen-set, and return what memory that gave back."""
     stem = keys.meta.removesuffix("meta")
     names = [name for kind in "bf" for name in await server.do("KEYS", f"{stem}{kind}:*")]

@@ -18,20 +18,66 @@ local function postpone(ready, pace, host, at)
   redis.call('ZADD', ready, 'XX', 'GT', at + 1, host)
 end
 
--- Frees the slot of a claim if it is still held; returns its host and delay, or nil.
-local function free_slot(slots, slot, busy, claim)
-  if redis.call('ZREM', slots, claim) == 0 then return nil end
-  local value = redis.call('HGET', slot, claim)
-  redis.call('HDEL', slot, claim)
-  local token, delay, host = string.match(value, '^(%S+) (%S+) (.*)$')
-  if redis.call('HINCRBY', busy, host, -1) <= 0 then redis.call('HDEL', busy, host) end
-  return host, tonumber(delay), tonumber(token)
+-- Runs a command on a list in pieces that Lua's stack holds.
+local function in_steps(command, key, list)
+  for i = 1, #list, 1000 do redis.call(command, key, unpack(list, i, math.min(i + 999, #list))) end
 end
 
--- The response of a claim has ended `ago` ms before now (-1: no request was sent).
-local function end_request(ready, slots, slot, busy, pace, claim, host, ago, delay, now)
-  free_slot(slots, slot, busy, claim)
-  if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end
+-- Returns the values of hash fields by field, without those that are missing.
+local function get_all(hash, fields)
+  local found = {}
+  for i = 1, #fields, 1000 do
+    local values = redis.call('HMGET', hash, unpack(fields, i, math.min(i + 999, #fields)))
+    for n, value in ipairs(values) do
+      if value then found[fields[i + n - 1]] = value end
+    end
+  end
+  return found
+end
+
+-- Has URLs been queued for the host, or it let go: it is ready, unless all its slots are in use.
+local function ready_if_free(ready, pace, busy, host, per_host, now)
+  if tonumber(redis.call('HGET', busy, host) or 0) < per_host then make_ready(ready, pace, host, now) end
+end
+
+-- Frees the slots of claims as far as they are still held; returns {host, delay, token} by claim.
+local function free_slots(slots, slot, busy, claims)
+  local freed, held, by_host = get_all(slot, claims), {}, {}
+  for claim, value in pairs(freed) do
+    local token, delay, host = string.match(value, '^(%S+) (%S+) (.*)$')
+    held[#held + 1] = claim
+    freed[claim] = { host, tonumber(delay), tonumber(token) }
+    by_host[host] = (by_host[host] or 0) + 1
+  end
+  in_steps('ZREM', slots, held)
+  in_steps('HDEL', slot, held)
+  for host, count in pairs(by_host) do
+    if redis.call('HINCRBY', busy, host, -count) <= 0 then redis.call('HDEL', busy, host) end
+  end
+  return freed
+end
+
+-- Frees the slot of one claim if it is still held; returns its host and delay, or nil.
+local function free_slot(slots, slot, busy, claim)
+  local freed = free_slots(slots, slot, busy, { claim })[claim]
+  if freed then return freed[1], freed[2], freed[3] end
+end
+
+-- How commit, retry and release end. Arguments of the script hold `width` values a claim from ARGV[first] on,
+-- which begin: claim, host, queue index (after KEYS[queues]), ms since its response ended (-1: no request was
+-- sent), delay ms. Their slots are free, their hosts rest, and are ready where URLs are queued.
+local function end_claims(ready, pace, slots, slot, busy, queues, first, width, now)
+  local claims, hosts = {}, {}
+  for at = first, #ARGV, width do
+    local host, ago, delay = ARGV[at + 1], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    claims[#claims + 1] = ARGV[at]
+    hosts[host] = ARGV[at + 2]
+    if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end
+  end
+  free_slots(slots, slot, busy, claims)
+  for host, queue in pairs(hosts) do
+    if redis.call('EXISTS', KEYS[queues + tonumber(queue)]) == 1 then make_ready(ready, pace, host, now) end
+  end
 end
 
 -- An in-flight entry is "token\nhost\nitem".
@@ -41,12 +87,23 @@ local function parse_in_flight(entry)
   return string.sub(entry, 1, a - 1), string.sub(entry, a + 1, b - 1), string.sub(entry, b + 1)
 end
 
--- Takes a claim out of flight if it is this owner's; returns its item, or nil when it is gone.
-local function take_in_flight(in_flight, claim, token)
-  local entry = redis.call('HGET', in_flight, claim)
-  if not entry then return nil end
-  local owner, _, item = parse_in_flight(entry)
-  if owner ~= token then return nil end
-  redis.call('HDEL', in_flight, claim)
-  return item
+-- Takes the claims of a script's arguments out of flight if they are this owner's. Returns their items by
+-- claim (without those that are gone), and those that are gone.
+local function take_in_flight(in_flight, token, first, width)
+  local claims, taken, gone, mine = {}, {}, {}, {}
+  for at = first, #ARGV, width do claims[#claims + 1] = ARGV[at] end
+  local entries = get_all(in_flight, claims)
+  local begin = token .. '\n'
+  for _, claim in ipairs(claims) do
+    local entry = entries[claim]
+    if entry and string.sub(entry, 1, #begin) == begin then
+      taken[#taken + 1] = claim
+      mine[claim] = string.sub(entry, string.find(entry, '\n', #begin + 1, true) + 1)
+      entries[claim] = nil   -- named twice: gone the second time
+    else
+      gone[#gone + 1] = claim
+    end
+  end
+  in_steps('HDEL', in_flight, taken)
+  return mine, gone, #taken
 end

@@ -47,11 +47,13 @@ local quiet = tonumber(m[1])
 local in_flight, serial = tonumber(m[5]), tonumber(m[6])
 local allowance = tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]) - in_flight
 local claims, taken, dropped_rule = {}, 0, state == 'spent' and 'max_pages' or state
+local flying, over, held = {}, {}, {}   -- what goes to in_flight, slots and slot, each in one command
 
 local function move(host, index, items, rule)
   for _, item in ipairs(items) do
     serial = serial + 1
-    redis.call('HSET', KEYS[7], serial, token .. '\n' .. host .. '\n' .. item)
+    flying[#flying + 1] = serial
+    flying[#flying + 1] = token .. '\n' .. host .. '\n' .. item
     claims[#claims + 1] = serial
     claims[#claims + 1] = index
     claims[#claims + 1] = item
@@ -98,8 +100,10 @@ for index = 1, hosts do
       local before = serial
       move(host, index, items, '')
       for claim = before + 1, serial do
-        redis.call('ZADD', KEYS[4], now + hold + lasts, claim)
-        redis.call('HSET', KEYS[5], claim, token .. ' ' .. delay .. ' ' .. host)
+        over[#over + 1] = now + hold + lasts
+        over[#over + 1] = claim
+        held[#held + 1] = claim
+        held[#held + 1] = token .. ' ' .. delay .. ' ' .. host
       end
       allowance = allowance - #items
       room = room - #items
@@ -114,6 +118,9 @@ for index = 1, hosts do
   end
 end
 if taken > 0 then
+  in_steps('HSET', KEYS[7], flying)
+  in_steps('ZADD', KEYS[4], over)
+  in_steps('HSET', KEYS[5], held)
   redis.call('HSET', KEYS[1], 'claims', serial, 'clock', now)
   redis.call('HINCRBY', KEYS[1], 'queued', -taken)
   redis.call('HINCRBY', KEYS[1], 'in_flight', taken)

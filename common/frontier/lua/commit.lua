@@ -14,13 +14,12 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local refused = ARGV[5] ~= '' and cjson.decode(ARGV[5])
-local token, now, gone, moved, done, hosts = ARGV[3], now_ms(KEYS[1]), {}, {}, 0, {}
+local now, moved = now_ms(KEYS[1]), {}
+local mine, gone, done = take_in_flight(KEYS[7], ARGV[3], 6, 8)
 for at = 6, #ARGV, 8 do
   local claim, host, outcome = ARGV[at], ARGV[at + 1], ARGV[at + 5]
-  local item = take_in_flight(KEYS[7], claim, token)
-  if not item then
-    gone[#gone + 1] = claim
-  else
+  if mine[claim] then
+    mine[claim] = nil
     local id = redis.call('XADD', KEYS[8], '*', 'r', ARGV[at + 6])
     if ARGV[at + 7] ~= '' then
       redis.call('HSET', KEYS[9], host .. '\n' .. claim, id .. '\n' .. ARGV[at + 7])
@@ -30,15 +29,9 @@ for at = 6, #ARGV, 8 do
     end
     if outcome == 'failed' or outcome == 'dead' then redis.call('HINCRBY', KEYS[11], host, 1) end
     moved[outcome] = (moved[outcome] or 0) + 1
-    done = done + 1
   end
-  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
-    tonumber(ARGV[at + 4]), now)
-  hosts[host] = KEYS[12 + tonumber(ARGV[at + 2])]
 end
-for host, queue in pairs(hosts) do
-  if redis.call('EXISTS', queue) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
-end
+end_claims(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 12, 6, 8, now)
 for outcome, count in pairs(moved) do redis.call('HINCRBY', KEYS[1], outcome, count) end
 if done > 0 then redis.call('HINCRBY', KEYS[1], 'in_flight', -done) end
 if refused and (done > 0 or #gone == 0) then

@@ -22,9 +22,7 @@ for at = 6, #ARGV, 3 do
   if letter then
     local host = string.match(ARGV[at], '^([^\n]*)\n')
     redis.call('RPUSH', KEYS[7 + tonumber(ARGV[at + 1])], ARGV[at + 2])
-    if tonumber(redis.call('HGET', KEYS[4], host) or 0) < tonumber(ARGV[5]) then
-      make_ready(KEYS[2], KEYS[3], host, now)
-    end
+    ready_if_free(KEYS[2], KEYS[3], KEYS[4], host, tonumber(ARGV[5]), now)
     redis.call('HDEL', KEYS[5], ARGV[at])
     redis.call('XDEL', KEYS[6], string.match(letter, '^([^\n]*)\n'))
     if redis.call('HINCRBY', KEYS[7], host, -1) <= 0 then redis.call('HDEL', KEYS[7], host) end

@@ -15,9 +15,8 @@ if ARGV[6] == 'block' then
   redis.call('SADD', KEYS[5], host)
 elseif ARGV[6] == 'unblock' then
   redis.call('SREM', KEYS[5], host)
-  if redis.call('EXISTS', KEYS[7]) == 1
-    and tonumber(redis.call('HGET', KEYS[4], host) or 0) < tonumber(ARGV[4]) then
-    make_ready(KEYS[2], KEYS[3], host, now_ms(KEYS[1]))
+  if redis.call('EXISTS', KEYS[7]) == 1 then
+    ready_if_free(KEYS[2], KEYS[3], KEYS[4], host, tonumber(ARGV[4]), now_ms(KEYS[1]))
   end
 else
   redis.call('HSET', KEYS[6], host, ARGV[6])

@@ -119,8 +119,8 @@ for h, items in pairs(queued) do
     call('RPUSH', KEYS[5 + h], unpack(items, i, math.min(i + 999, #items)))
   end
   local host = ARGV[7 + L + 2 * h]
-  if tonumber(call('HGET', KEYS[5], host) or 0) < tonumber(ARGV[7]) and not call('ZSCORE', KEYS[2], host) then
-    make_ready(KEYS[2], KEYS[3], host, now)
+  if not call('ZSCORE', KEYS[2], host) then
+    ready_if_free(KEYS[2], KEYS[3], KEYS[5], host, tonumber(ARGV[7]), now)
   end
 end
 

@@ -14,9 +14,7 @@ for at = 5, #ARGV, 2 do
     local cut = string.find(member, '\n', 1, true)
     local host = string.sub(member, 1, cut - 1)
     redis.call('RPUSH', KEYS[5 + tonumber(ARGV[at + 1])], string.sub(member, cut + 1))
-    if tonumber(redis.call('HGET', KEYS[4], host) or 0) < tonumber(ARGV[4]) then
-      make_ready(KEYS[2], KEYS[3], host, now)
-    end
+    ready_if_free(KEYS[2], KEYS[3], KEYS[4], host, tonumber(ARGV[4]), now)
     moved = moved + 1
   end
 end

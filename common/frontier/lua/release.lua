@@ -8,21 +8,17 @@
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local now, gone, moved = now_ms(KEYS[1]), {}, 0
+local now = now_ms(KEYS[1])
+local mine, gone, moved = take_in_flight(KEYS[7], ARGV[3], 4, 6)
 for at = #ARGV - 5, 4, -6 do   -- from the last one, so that the front of a queue keeps their order
-  local claim, host = ARGV[at], ARGV[at + 1]
-  local item = take_in_flight(KEYS[7], claim, ARGV[3])
+  local item = mine[ARGV[at]]
   if item then
+    mine[ARGV[at]] = nil
     redis.call('LPUSH', KEYS[7 + tonumber(ARGV[at + 2])], item)
-    moved = moved + 1
-  else
-    gone[#gone + 1] = claim
   end
-  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
-    tonumber(ARGV[at + 4]), now)
-  if ARGV[at + 5] ~= '0' then postpone(KEYS[2], KEYS[3], host, now + tonumber(ARGV[at + 5])) end
-  if redis.call('EXISTS', KEYS[7 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+  if ARGV[at + 5] ~= '0' then postpone(KEYS[2], KEYS[3], ARGV[at + 1], now + tonumber(ARGV[at + 5])) end
 end
+end_claims(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 7, 4, 6, now)
 if moved > 0 then
   redis.call('HINCRBY', KEYS[1], 'in_flight', -moved)
   redis.call('HINCRBY', KEYS[1], 'queued', moved)

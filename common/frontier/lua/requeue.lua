@@ -14,33 +14,45 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local token, dead_below, per_host = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local now, moved = now_ms(KEYS[1]), 0
+local now, claims = now_ms(KEYS[1]), {}
+for at = 7, #ARGV, 3 do claims[#claims + 1] = ARGV[at] end
+local entries = get_all(KEYS[7], claims)
+
+local taken, over, alive, queued, hosts = {}, {}, {}, {}, {}
 for at = 7, #ARGV, 3 do
   local claim = ARGV[at]
-  local entry = redis.call('HGET', KEYS[7], claim)
+  local entry = entries[claim]
   if entry then
+    entries[claim] = nil
     local owner, host, item = parse_in_flight(entry)
-    local queue = KEYS[7 + tonumber(ARGV[at + 1])]
-    redis.call('LPUSH', queue, ARGV[at + 2] ~= '' and ARGV[at + 2] or item)
-    redis.call('HDEL', KEYS[7], claim)
-    if tonumber(owner) == token or tonumber(owner) < dead_below then
-      local _, delay = free_slot(KEYS[4], KEYS[5], KEYS[6], claim)
-      if delay and delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
+    owner = tonumber(owner)
+    taken[#taken + 1] = claim
+    local queue = tonumber(ARGV[at + 1])
+    local list = queued[queue]
+    if not list then list = {}; queued[queue] = list; hosts[#hosts + 1] = host end
+    list[#list + 1] = ARGV[at + 2] ~= '' and ARGV[at + 2] or item
+    if owner == token or owner < dead_below then
+      over[#over + 1] = claim
     elseif per_host > 1 then
-      local over = redis.call('ZSCORE', KEYS[4], claim)
-      if over then
-        local delay = tonumber(string.match(redis.call('HGET', KEYS[5], claim), '^%S+ (%S+)'))
-        if delay > 0 then postpone(KEYS[2], KEYS[3], host, tonumber(over) - tonumber(ARGV[6]) + delay) end
-      end
+      alive[#alive + 1] = { claim, host }
     end
-    if tonumber(redis.call('HGET', KEYS[6], host) or 0) < per_host then
-      make_ready(KEYS[2], KEYS[3], host, now)
-    end
-    moved = moved + 1
   end
 end
-if moved > 0 then
-  redis.call('HINCRBY', KEYS[1], 'in_flight', -moved)
-  redis.call('HINCRBY', KEYS[1], 'queued', moved)
+for queue, list in pairs(queued) do in_steps('LPUSH', KEYS[7 + queue], list) end
+in_steps('HDEL', KEYS[7], taken)
+for _, freed in pairs(free_slots(KEYS[4], KEYS[5], KEYS[6], over)) do
+  if freed[2] > 0 then postpone(KEYS[2], KEYS[3], freed[1], now + freed[2]) end
 end
-return { 'OK', moved }
+for _, one in ipairs(alive) do
+  local last = redis.call('ZSCORE', KEYS[4], one[1])
+  if last then
+    local delay = tonumber(string.match(redis.call('HGET', KEYS[5], one[1]), '^%S+ (%S+)'))
+    if delay > 0 then postpone(KEYS[2], KEYS[3], one[2], tonumber(last) - tonumber(ARGV[6]) + delay) end
+  end
+end
+for _, host in ipairs(hosts) do ready_if_free(KEYS[2], KEYS[3], KEYS[6], host, per_host, now) end
+if #taken > 0 then
+  redis.call('HINCRBY', KEYS[1], 'in_flight', -#taken)
+  redis.call('HINCRBY', KEYS[1], 'queued', #taken)
+end
+return { 'OK', #taken }

@@ -8,19 +8,15 @@
 -- Returns {OK, {claims that were gone}} | STALE MISSING VERSION RUN
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local now, gone, moved = now_ms(KEYS[1]), {}, 0
+local now = now_ms(KEYS[1])
+local mine, gone, moved = take_in_flight(KEYS[7], ARGV[3], 4, 7)
 for at = 4, #ARGV, 7 do
-  local claim, host = ARGV[at], ARGV[at + 1]
-  if take_in_flight(KEYS[7], claim, ARGV[3]) then
-    redis.call('ZADD', KEYS[8], now + tonumber(ARGV[at + 5]), host .. '\n' .. ARGV[at + 6])
-    moved = moved + 1
-  else
-    gone[#gone + 1] = claim
+  if mine[ARGV[at]] then
+    mine[ARGV[at]] = nil
+    redis.call('ZADD', KEYS[8], now + tonumber(ARGV[at + 5]), ARGV[at + 1] .. '\n' .. ARGV[at + 6])
   end
-  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
-    tonumber(ARGV[at + 4]), now)
-  if redis.call('EXISTS', KEYS[8 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
 end
+end_claims(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 8, 4, 7, now)
 if moved > 0 then
   redis.call('HINCRBY', KEYS[1], 'in_flight', -moved)
   redis.call('HINCRBY', KEYS[1], 'delayed', moved)

@@ -11,19 +11,11 @@
 --   end of a job is judged, never shrinks.
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local now, gone, done = now_ms(KEYS[1]), {}, 0
+local mine, gone, done = take_in_flight(KEYS[7], ARGV[3], 4, 7)
 for at = 4, #ARGV, 7 do
-  local claim, host = ARGV[at], ARGV[at + 1]
-  if take_in_flight(KEYS[7], claim, ARGV[3]) then
-    redis.call('HSET', KEYS[8], ARGV[at + 5], ARGV[at + 6])
-    done = done + 1
-  else
-    gone[#gone + 1] = claim
-  end
-  end_request(KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[3], claim, host, tonumber(ARGV[at + 3]),
-    tonumber(ARGV[at + 4]), now)
-  if redis.call('EXISTS', KEYS[8 + tonumber(ARGV[at + 2])]) == 1 then make_ready(KEYS[2], KEYS[3], host, now) end
+  if mine[ARGV[at]] then redis.call('HSET', KEYS[8], ARGV[at + 5], ARGV[at + 6]) end
 end
+end_claims(KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], 8, 4, 7, now_ms(KEYS[1]))
 if done > 0 then
   redis.call('HINCRBY', KEYS[1], 'in_flight', -done)
   redis.call('HINCRBY', KEYS[1], 'discovered', -done)
