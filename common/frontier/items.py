@@ -1,9 +1,10 @@
 """The queued form of a URL: small, because there are millions of them.
 
-An item is msgpack ``[path, depth, shared, suffix, attempt, owners]``. The host is the queue it lies
-in. The referrer is stored as the length of its common prefix with the URL and the rest, since most
-links stay near the page they stand on; ``shared`` is -1 for a seed. A sitemap, and a page that one
-names, have three elements more: level of the sitemap (0 = a page), lastmod, priority.
+An item is msgpack ``[path, depth, shared, suffix, attempt, owners]``, without its end where that is
+as for a seed's first try. The host is the queue it lies in. The referrer is stored as the length of
+its common prefix with the URL and the rest, since most links stay near the page they stand on;
+``shared`` is -1 for a seed. A sitemap, and a page that one names, have three elements more: level
+of the sitemap (0 = a page), lastmod, priority.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from common.model.ids import HostKey
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class _Stored(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
     path: str
     depth: int
-    shared: int
-    suffix: str
-    attempt: int
-    owners: int
+    shared: int = -1
+    suffix: str = ""
+    attempt: int = 1
+    owners: int = 0
     sitemap: int = 0
     lastmod: str | None = None
     priority: float | None = None
@@ -67,7 +68,9 @@ def encode(item: Item) -> bytes:
     suffix = "" if referrer is None else referrer[shared:]
     if item.sitemap or item.lastmod is not None or item.priority is not None:
         return _encode((path, depth, shared, suffix, attempt, owners, *hints))
-    return _encode((path, depth, shared, suffix, attempt, owners))
+    if attempt != 1 or owners != 0:
+        return _encode((path, depth, shared, suffix, attempt, owners))
+    return _encode((path, depth) if referrer is None else (path, depth, shared, suffix))
 
 
 def _shared_prefix(one: str, other: str) -> int:

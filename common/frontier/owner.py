@@ -8,6 +8,7 @@ so that the lost claim can no longer happen, then :meth:`TaskFrontier.recover`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from common.frontier import items
-from common.frontier.client import FrontierClient
+from common.frontier.client import CONNECTIONS, FrontierClient
 from common.frontier.items import Item
 from common.frontier.keys import HostQueues, TaskKeys
 from common.frontier.letters import encode_letter
@@ -89,6 +90,15 @@ class Settled(NamedTuple):
     gone: list[int]
 
 
+class _Lost(NamedTuple):
+    """What is in flight and nobody works on."""
+
+    claim: int
+    owner: int
+    host: HostKey
+    item: bytes
+
+
 class TaskFrontier:
     """The frontier of one task, under one fencing token."""
 
@@ -136,32 +146,38 @@ class TaskFrontier:
         Returns:
             How many URLs went back to their queues.
         """
-        requeued = 0
+        lost: list[_Lost] = []
         cursor: bytes | int = 0
         while True:
             ((cursor, flat),) = await self._client.commands(
-                [("HSCAN", self._keys.in_flight, cursor, "COUNT", RECOVER_BATCH)]
+                [("HSCAN", self._keys.in_flight, cursor, "COUNT", 2 * RECOVER_BATCH)]
             )
-            lost = [
-                (int(flat[at]), *_parse_entry(flat[at + 1]))
+            lost += [
+                _parse_entry(int(flat[at]), flat[at + 1])
                 for at in range(0, len(flat), 2)
                 if self._is_lost(int(flat[at]), flat[at + 1], held)
             ]
-            for start in range(0, len(lost), RECOVER_BATCH):
-                answer = await self._requeue(lost[start : start + RECOVER_BATCH], dead_below)
+            if int(cursor) == 0:
+                break
+        # Host by host, so that a call touches few queues; the last claimed first, since each goes
+        # to the front.
+        lost.sort(key=lambda one: (one.host, -one.claim))
+        requeued = 0
+        batches = [lost[at : at + RECOVER_BATCH] for at in range(0, len(lost), RECOVER_BATCH)]
+        for start in range(0, len(batches), CONNECTIONS):  # the server works while we pack
+            together = batches[start : start + CONNECTIONS]
+            answers = await asyncio.gather(*(self._requeue(one, dead_below) for one in together))
+            for answer in answers:
                 if isinstance(answer, Refusal):
                     return answer
                 requeued += answer
-            if int(cursor) == 0:
-                return requeued
+        return requeued
 
     def _is_lost(self, claim: int, entry: bytes, held: Collection[int]) -> bool:
         is_recent = claim > self._adoption and entry.startswith(b"%d\n" % self.token)
         return not is_recent and claim not in held
 
-    async def _requeue(
-        self, lost: Sequence[tuple[int, int, HostKey, bytes]], dead_below: int
-    ) -> int | Refusal:
+    async def _requeue(self, lost: Sequence[_Lost], dead_below: int) -> int | Refusal:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = []
         for number, owner, host, raw in lost:
@@ -335,9 +351,9 @@ class TaskFrontier:
         return Call("release", [*self._names(), *queues.names], args)
 
 
-def _parse_entry(entry: bytes) -> tuple[int, HostKey, bytes]:
+def _parse_entry(claim: int, entry: bytes) -> _Lost:
     owner, host, item = entry.split(b"\n", 2)
-    return int(owner), HostKey(host.decode()), item
+    return _Lost(claim, int(owner), HostKey(host.decode()), item)
 
 
 def item_of(claim: Claim) -> Item:

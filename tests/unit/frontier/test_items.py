@@ -45,11 +45,25 @@ def test_a_link_to_a_neighbour_costs_few_bytes() -> None:
     assert len(items.encode(item)) < len(item.path) + 20
 
 
+def test_a_seed_costs_four_bytes_more_than_its_path() -> None:
+    assert len(items.encode(Item(HOST, "/" + "x" * 40, 0, None))) == 41 + 4
+
+
 def test_the_url_is_host_and_path() -> None:
     assert Item(HOST, "/x?y=1", 0, None).url == "http://a.example/x?y=1"
 
 
-@pytest.mark.parametrize("raw", [b"", b"\xc1", b"\x90", b"\x93\x01\x02\x03"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        b"\x93\x01\x02\x03",
+        b"\x91\xa1a",
+        b"\x9a\xa1/\x00\x00\xa0\x01\x00\x00\xc0\xc0\x00",
+    ],
+)
 def test_other_bytes_are_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         items.decode(HOST, raw)
