@@ -118,6 +118,7 @@ def suspicions(seen: Look) -> list[Finding]:
             found += missing_shards(job, stats)
             found += suspicious_fences(job, seen.locks, stats, revision=seen.revision)
             found += unbalanced(job.id, stats)
+            found += seen_wrongly(job, stats)
             found += miscounted(job.id, seen.held[job.id])
     return found
 
@@ -219,6 +220,16 @@ def unbalanced(job_id: str, stats: Sequence[ShardStats]) -> list[Finding]:
         )
         for one in stats
         if one.exists and not counters.is_balanced(one.counters)
+    ]
+
+
+def seen_wrongly(job: Job, stats: Sequence[ShardStats]) -> list[Finding]:
+    """Return the shards whose seen-set admitted more or fewer URLs than were offered."""
+    from common.frontier import seen_discrepancies
+
+    return [
+        Finding(f"job {job.id}", Status.WARNING, sentence, _FAULT)
+        for sentence in seen_discrepancies(job.spec, stats)
     ]
 
 

@@ -83,6 +83,7 @@ def document(
         "started_at": job.started_at,
         "finished_at": job.finished_at,
         "counters": _counters(look),
+        "seen": _seen(look),
     }
     if locks is not None:
         shown["tasks"] = tasks(look, locks)
@@ -176,19 +177,30 @@ def pages_per_second(job: Job, counted: Mapping[str, int]) -> float:
 
 
 def _counters(look: JobLook) -> dict[str, float]:
-    """Return the counters with the estimates beside them.
+    """Return the counters with the estimates beside them."""
+    from common.frontier import seen_state
 
-    The filter's errors are estimated from its audit: a HyperLogLog counts what was offered, the
-    counters what was admitted. Its own error hides small numbers, and ``exact`` has none at all.
-    """
     counted = look.counters
-    seen = sum(one.seen_estimate for one in look.stats)
-    missed = max(0, seen - counted["discovered"]) if look.job.spec.seen == "bloom" else 0
+    lost = seen_state(look.job.spec, look.stats).false_positives
     return {
         **counted,
-        "seen_estimate": seen,
-        "false_positive_estimate": missed,
+        "seen_estimate": sum(one.seen_estimate for one in look.stats),
+        "false_positive_estimate": round(lost, 3),
         "pages_per_second": pages_per_second(look.job, counted),
+    }
+
+
+def _seen(look: JobLook) -> dict[str, Any]:
+    """Return how the seen-set is doing: its rate of errors is the share of new URLs it loses."""
+    from common.frontier import seen_state
+
+    spec, state = look.job.spec, seen_state(look.job.spec, look.stats)
+    return {
+        "mode": spec.seen,
+        "layers": state.layers,
+        "fill": round(state.fill, 3),
+        "stated_rate": spec.seen_rate if spec.seen == "bloom" else 0.0,
+        "false_positive_rate": float(f"{state.false_positive_rate:.3g}"),
     }
 
 

@@ -8,11 +8,13 @@ for everyone, :class:`~common.frontier.job.JobFrontier` all shards as the master
 Not promised: a server that loses acknowledged writes (AOF off or everysec) loses offers too.
 """
 
+from common.frontier.seen_audit import SeenState, seen_discrepancies, seen_state
 from common.frontier.client import FrontierClient, RedisOptions, ServerInfo
 from common.frontier.job import UNLIMITED, JobFrontier, MasterFence, ShardStats, shard_state
 from common.frontier.replies import Refusal, ShardState
 
 __all__ = [
     "UNLIMITED", "FrontierClient", "JobFrontier", "MasterFence", "RedisOptions", "Refusal",
-    "ServerInfo", "ShardState", "ShardStats", "shard_state",
+    "SeenState", "ServerInfo", "ShardState", "ShardStats", "seen_discrepancies", "seen_state",
+    "shard_state",
 ]  # fmt: skip

@@ -75,6 +75,8 @@ class ShardStats(NamedTuple):
     """Distinct URLs offered, by HyperLogLog."""
     layers: int
     """Of its seen-set."""
+    inserted: int = 0
+    """URLs in the newest layer of its seen-set."""
     refilled: int = 0
     """Dead letters put back and sitemaps done: with ``discovered``, all ever queued anew."""
     trimmed: int = 0
@@ -254,6 +256,7 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         grant=int(meta.get("grant", 0)),
         seen_estimate=distinct,
         layers=int(meta.get("layers", 0)),
+        inserted=int(meta.get("inserted", 0)),
         refilled=int(meta.get("refilled", 0)),
         trimmed=int(meta.get("trimmed", 0)),
     )

@@ -79,9 +79,23 @@ def test_secrets_are_hidden() -> None:
     assert shown["proxy"] == "***"
 
 
-def test_a_bloom_filter_shows_what_it_may_have_missed() -> None:
-    job = msgspec.structs.replace(JOB, spec=msgspec.structs.replace(SPEC, seen="bloom"))
-    assert document(look(job))["counters"]["false_positive_estimate"] == 2
+def test_a_bloom_filter_shows_how_often_it_errs_and_what_that_may_have_cost() -> None:
+    spec = msgspec.structs.replace(SPEC, seen="bloom", seen_rate=0.01)
+    job = msgspec.structs.replace(JOB, spec=spec)
+    full = [
+        one._replace(counters=one.counters | {"discovered": 6144}, layers=2, inserted=0)
+        for one in look().stats
+    ]
+    shown = document(JobLook(job, full))
+    assert shown["seen"]["mode"] == "bloom"
+    assert (shown["seen"]["layers"], shown["seen"]["fill"]) == (2, 0.0)
+    assert shown["seen"]["stated_rate"] == 0.01
+    assert 0.5 * 0.01 / 8 < shown["seen"]["false_positive_rate"] <= 0.01 / 8
+    expected = shown["seen"]["false_positive_rate"] * 2 * 6144
+    assert abs(shown["counters"]["false_positive_estimate"] - expected) < 0.1
+    assert document(look())["seen"] == {
+        "mode": "exact", "layers": 1, "fill": 0.0, "stated_rate": 0.0, "false_positive_rate": 0.0,
+    }  # fmt: skip
 
 
 def test_while_seeds_are_staged_their_number_is_unknown() -> None:
