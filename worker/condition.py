@@ -38,7 +38,9 @@ class Signs(NamedTuple):
     cpu_wait: float = 0.0
     loop_lag_s: float = 0.0
     redis_away_s: float = 0.0
-    """Since when Redis has not answered."""
+    """Since when Redis has not answered, or let nobody write."""
+    redis_says: str = ""
+    """Why, as far as it said."""
     etcd_late_s: float = 0.0
     """How long etcd took to answer, or by how much a renewal of the lease is overdue."""
 
@@ -88,7 +90,11 @@ class Condition:
         for name, limit in self._limits._asdict().items():
             reading = getattr(smoothed, name)
             if reading > limit:
-                self._troubles.setdefault(name, _sentence(name, reading, limit))
+                said = signs.redis_says if name == "redis_away_s" else ""
+                if said:
+                    self._troubles[name] = said
+                else:
+                    self._troubles.setdefault(name, _sentence(name, reading, limit))
                 self._calm_s[name] = 0.0
             elif name in self._troubles and reading <= WELL_BELOW * limit:
                 self._calm_s[name] += passed_s

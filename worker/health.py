@@ -56,6 +56,7 @@ class Health:
         self._weight = Weight()
         self._answered_at_s = time.monotonic()
         self._is_away = False
+        self._redis_says = ""
         self.meter = LoadMeter()
         nothing = self.meter.sample(in_flight=0, backlog=0)
         self.load = self._vitals.sample().figures() | nothing.figures()
@@ -112,13 +113,15 @@ class Health:
             probing.cancel()
 
     async def _probe(self) -> None:
-        """Keep knowing when Redis answered last."""
+        """Keep knowing when Redis last answered and let scripts write."""
         while True:
             try:
                 async with asyncio.timeout(PROBE_S):
-                    await self._client.current_run()
-            except (TimeoutError, CrawlerError):
-                self._is_away = True
+                    await self._client.probe()
+            except TimeoutError:
+                self._is_away, self._redis_says = True, ""
+            except CrawlerError as error:
+                self._is_away, self._redis_says = True, str(error)
             else:
                 self._answered_at_s, self._is_away = time.monotonic(), False
             await asyncio.sleep(TICK_S)
@@ -135,6 +138,7 @@ class Health:
             cpu_wait=vitals.cpu_wait,
             loop_lag_s=vitals.loop_lag_s,
             redis_away_s=away_s,
+            redis_says=self._redis_says,
             etcd_late_s=self.etcd_late_s(),
         )
         self._condition.take(signs, passed_s=passed_s)

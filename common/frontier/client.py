@@ -23,6 +23,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
+    BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
     MasterDownError,
@@ -37,7 +38,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.frontier import scripts
-from common.frontier.scripts import BORN, RUN, Call
+from common.frontier.keys import NO_META
+from common.frontier.scripts import BORN, LAYOUT_VERSION, RUN, Call
 from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 
 if TYPE_CHECKING:
@@ -51,6 +53,14 @@ OLDEST_VERSION = (6, 2)
 _REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
 _REFUSING_CODES = ("BUSY ", "LOADING ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ")
 """As they stand where the driver has no class for them, or in a script's error before Redis 7."""
+
+
+_REMEDIES = {
+    "maxmemory": "raise maxmemory, or export and delete old jobs",
+    "read only replica": "give the address of the master by --redis",
+    "MISCONF": "its disk is full or broken: see its log",
+    "replica-serve-stale-data": "it is a replica: give the address of the master by --redis",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +252,14 @@ class FrontierClient:
             self._check(reply, "PING")
             return link.run_id
 
+    async def probe(self) -> None:
+        """Find out whether the server lets scripts write now; changes nothing.
+
+        Raises:
+            FrontierUnavailable: it does not, or it does not answer; says why.
+        """
+        await self.call([Call("grant", [NO_META], [LAYOUT_VERSION, 0, 0, 0, ""])])
+
     async def info(self) -> ServerInfo:
         """Return what the server says of itself."""
         async with self._link() as link:
@@ -275,7 +293,7 @@ class FrontierClient:
         text = str(reply)
         if isinstance(reply, _REFUSING) or any(code in text for code in _REFUSING_CODES):
             raise FrontierUnavailable(
-                f"Redis at {self.endpoint} refuses writes for now: {text}"
+                f"Redis at {self.endpoint} refuses writes for now: {_remedy(text)}"
             ) from reply
         if isinstance(reply, NoPermissionError):
             raise SettingsError(
@@ -322,6 +340,11 @@ class FrontierClient:
                 raise FrontierUnavailable(
                     f"--redis: {self.endpoint} does not answer like a Redis server; check the port"
                 ) from error
+            except BusyLoadingError as error:
+                await self._drop_idle()
+                raise FrontierUnavailable(
+                    f"Redis at {self.endpoint} was restarted and is still loading its data"
+                ) from error
             except (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError) as error:
                 await self._drop_idle()
                 raise FrontierUnavailable(
@@ -365,6 +388,14 @@ class FrontierClient:
         self.run_id = link.run_id
         self.is_durable = info.is_durable
         return link
+
+
+def _remedy(text: str) -> str:
+    """Return what a refusing server said, with what would mend it where it does not say so."""
+    for code, remedy in _REMEDIES.items():
+        if code in text:
+            return f"{text.rstrip('.')}; {remedy}"
+    return text
 
 
 def _parse_info(raw: bytes) -> dict[str, str]:

@@ -22,6 +22,10 @@ def pace_key(cluster: str, host: HostKey) -> str:
     return f"crawlctl:{{pace:{cluster}:{host}}}"
 
 
+NO_META = "crawlctl:{}:meta"
+"""The meta key of a shard that never is: a script on it does nothing, if the server lets it run."""
+
+
 class TaskKeys:
     """The keys of one shard of one job."""
 

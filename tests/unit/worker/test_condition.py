@@ -85,3 +85,11 @@ def test_only_a_worker_long_without_redis_is_stalled() -> None:
     condition.take(FINE, passed_s=1.0)
     assert not condition.is_stalled
     assert not condition.is_fit
+
+
+def test_what_redis_says_is_the_reason_and_the_latest_counts() -> None:
+    away = FINE._replace(redis_away_s=3.0)
+    condition = after(away, away._replace(redis_says="Redis refuses writes: no memory"))
+    assert condition.reasons == ("Redis refuses writes: no memory",)
+    condition.take(away._replace(redis_says="Redis is a replica"), passed_s=1.0)
+    assert condition.reasons == ("Redis is a replica",)
