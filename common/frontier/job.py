@@ -81,6 +81,8 @@ class ShardStats(NamedTuple):
     """Dead letters put back and sitemaps done: with ``discovered``, all ever queued anew."""
     trimmed: int = 0
     """Results dropped after every consumer group had acknowledged them."""
+    sitemaps: int = 0
+    """Sitemaps done, which count among what was offered but not as discovered."""
 
     @property
     def is_empty(self) -> bool:
@@ -259,4 +261,5 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         inserted=int(meta.get("inserted", 0)),
         refilled=int(meta.get("refilled", 0)),
         trimmed=int(meta.get("trimmed", 0)),
+        sitemaps=int(meta.get("sitemaps", 0)),
     )

@@ -64,7 +64,7 @@ def seen_discrepancies(spec: JobSpec, stats: Sequence[ShardStats]) -> list[str]:
     for one in stats:
         if not one.exists:
             continue
-        admitted, offered = one.counters["discovered"], one.seen_estimate
+        admitted, offered = one.counters["discovered"] + one.sitemaps, one.seen_estimate
         margin = _SLACK + _DEVIATIONS * _HLL_ERROR * admitted
         if offered > admitted + margin + _DEVIATIONS * _rate(spec, one) * admitted:
             found.append(

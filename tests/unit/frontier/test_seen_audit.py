@@ -24,6 +24,12 @@ def test_counts_that_agree_within_the_estimates_error_are_not_worth_a_word() -> 
         assert seen_discrepancies(EXACT, [shard(admitted, offered)]) == []
 
 
+def test_a_sitemap_that_is_done_was_offered_though_it_counts_no_more() -> None:
+    many = shard(100, 250)
+    assert seen_discrepancies(EXACT, [many]) != []
+    assert seen_discrepancies(EXACT, [many._replace(sitemaps=150)]) == []
+
+
 def test_urls_that_were_skipped_are_told() -> None:
     (sentence,) = seen_discrepancies(EXACT, [shard(100_000, 106_000), shard(5, 5)])
     assert sentence.startswith("shard 3: about 106000 distinct URLs were offered, but only 100000")
