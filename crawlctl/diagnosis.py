@@ -184,6 +184,8 @@ def _judge_etcd_version(endpoint: str, version: str, *, is_private: bool) -> lis
 
 def judge_redis(info: ServerInfo, *, now_s: float) -> list[Finding]:
     """Return what the data server's settings mean for the promises."""
+    from common.frontier import Durability
+
     kind = "Valkey" if info.is_valkey else "Redis"
     findings = [Finding("redis.reachable", Status.OK, f"{kind} {info.version}")]
     if not info.appendonly:
@@ -204,14 +206,24 @@ def judge_redis(info: ServerInfo, *, now_s: float) -> list[Finding]:
                 "make sure it is 'always': otherwise a crash loses the last second",
             )
         )
-    elif info.appendfsync != "always":
+    elif info.durability is Durability.DELAYED:
+        findings.append(
+            Finding(
+                "redis.persistence",
+                Status.OK,
+                f"appendfsync is {info.appendfsync}: a crash of the server takes back the last "
+                "second or two; those pages are fetched again, and none is lost",
+                "set 'appendfsync always' to fetch none twice",
+            )
+        )
+    elif info.durability is Durability.NONE:
         findings.append(
             Finding(
                 "redis.persistence",
                 Status.WARNING,
-                f"appendfsync is {info.appendfsync}: a crash of the server loses what it "
-                "acknowledged last",
-                "set 'appendfsync always'",
+                f"appendfsync is {info.appendfsync}: a crash of the machine loses what the system "
+                "had not written yet, of any age",
+                "set 'appendfsync everysec' or 'always'",
             )
         )
     else:

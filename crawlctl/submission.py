@@ -133,6 +133,7 @@ async def _stage(services: Services, job: Job, spool: BinaryIO, *, first: int) -
         while batch := list(islice(parked, _CHUNKS_AT_ONCE)):
             await frontier.stage(number, *batch)
             number += len(batch)
+        await services.client.wait_durable()
         if run == await services.client.current_run():
             return
         # A restart in between may have taken what was acknowledged before it: do it all again.

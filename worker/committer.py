@@ -48,6 +48,7 @@ class Committer:
         readopt: Callable[[], Awaitable[bool]],
         on_settled: Callable[[Sequence[Settlement]], None],
         server_run: Callable[[], str],
+        is_undone: Callable[[int], bool],
     ) -> None:
         """Prepare.
 
@@ -59,6 +60,8 @@ class Committer:
             readopt: called when the server was restarted; False = the task is lost.
             on_settled: told which settlements are done, whatever became of them.
             server_run: the run id of the server, for the seen cache.
+            is_undone: tells of a claim whether the server may have lost links of its page since it
+                was made: then it is given back, so that the page is fetched again.
         """
         self._context = context
         self._frontier = frontier
@@ -67,6 +70,7 @@ class Committer:
         self._readopt = readopt
         self._on_settled = on_settled
         self._server_run = server_run
+        self._is_undone = is_undone
         self._waiting: list[tuple[Settlement, float]] = []
         """With the time of their arrival."""
         self._arrived = asyncio.Event()
@@ -196,6 +200,10 @@ class Committer:
         for one in batch:
             ago = -1 if one.ended_at is None else int((now - one.ended_at) * 1000)
             match one.settle(ago):
+                case Finished() | SitemapRead() as lost if self._is_undone(one.claim):
+                    releases.append(
+                        Release(lost.claim, lost.host, lost.ended_ago_ms, lost.delay_ms)
+                    )
                 case Finished() as done:
                     finished.append(done)
                 case Retry() as again:
@@ -206,7 +214,8 @@ class Committer:
                     sitemaps.append(read)
         filtered: Counter[str] = Counter()
         for one in batch:
-            filtered.update(one.filtered)
+            if not self._is_undone(one.claim):
+                filtered.update(one.filtered)
         return await self._frontier.settle(
             finished=finished,
             retries=retries,

@@ -2,8 +2,8 @@
 
 A link is refused, and counted by its rule, by depth, ``--traps``, ``--allow``/``--deny`` or scope.
 What is left and was not seen by this process before is offered. The cache holds links whose offer
-was *taken*, so that skipping them loses nothing; it is dropped when the server was restarted, since
-an older copy of the data may have come back.
+was *taken*, so that skipping them loses nothing; it is dropped before a task goes on under another
+server run, since an older copy of the data may have come back.
 """
 
 from __future__ import annotations
@@ -124,10 +124,15 @@ class Outlinks:
         """Tell whether headers and cookies of the job may be sent to a host: a seed's own."""
         return self._sends_own_headers and await self._scope.is_trusted(host)
 
-    def taken(self, offers: Sequence[Item], *, run: str) -> None:
-        """Remember links whose offer was taken on a server run."""
+    def begin_run(self, run: str) -> None:
+        """Forget what another server run knew: an older copy of its data may have come back."""
         if run != self._run:
             self._young, self._old, self._run = set(), set(), run
+
+    def taken(self, offers: Sequence[Item], *, run: str) -> None:
+        """Remember links whose offer was taken on a server run, if it is still the one."""
+        if run != self._run:
+            return
         self._young.update(item.identity for item in offers)
         if len(self._young) > CACHE_LINKS:
             self._young, self._old = set(), self._young

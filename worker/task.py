@@ -83,6 +83,10 @@ class TaskRunner:
         )
         self._pages = PageWorker(context, token=token, may_send=self._may_send)
         self._held: dict[int, asyncio.Task[None]] = {}
+        self._run = ""
+        """Server run of the last adoption."""
+        self._undone: set[int] = set()
+        """Claims held while the server lost what it had acknowledged: to be given back."""
         self._wake = asyncio.Event()
         self._adopting = asyncio.Lock()
         self._draining = False
@@ -142,6 +146,7 @@ class TaskRunner:
             readopt=self._adopt,
             on_settled=self._settled,
             server_run=lambda: self._client.run_id,
+            is_undone=self._undone.__contains__,
         )
 
     async def _abandon(self) -> None:
@@ -177,10 +182,15 @@ class TaskRunner:
                     stored = await self._coord.jobs.get(self.task.job)  # 3. the job's state
                     if stored is None:
                         return False
+                    self._context.outlinks.begin_run(run)
                     answer = await self._frontier.adopt(  # 4. the shard, under that run
                         run, state=shard_state(stored.job.state), revision=stored.revision
                     )
                     if isinstance(answer, Adopted):
+                        if run != self._run and not self._client.is_durable:
+                            # 5. links that its pages offered, or left out as known, may be gone
+                            self._undone.update(self._held)
+                        self._run = run
                         requeued = await self._frontier.recover(
                             set(self._held), dead_below=self._dead_below
                         )
@@ -282,6 +292,7 @@ class TaskRunner:
         for settlement in batch:
             self._held.pop(settlement.claim, None)
             self._ended.pop(settlement.claim, None)
+            self._undone.discard(settlement.claim)
             self._on_page(settlement)
         self._wake.set()
 

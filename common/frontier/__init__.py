@@ -5,16 +5,19 @@ of which checks who is asking before it touches anything: the owner's fencing to
 term and job revision, the server run. A shard as its owner sees it is
 :class:`~common.frontier.owner.TaskFrontier`, :class:`~common.frontier.offers.Offers` is the way in
 for everyone, :class:`~common.frontier.job.JobFrontier` all shards as the master sees them.
-Not promised: a server that loses acknowledged writes (AOF off or everysec) loses offers too.
+With AOF everysec a crash takes back the last second as a whole, and what hangs on it elsewhere
+waits for :meth:`~common.frontier.client.FrontierClient.wait_durable`. Not promised: a server
+without AOF loses offers too.
 """
 
-from common.frontier.seen_audit import SeenState, seen_discrepancies, seen_state
-from common.frontier.client import FrontierClient, RedisOptions, ServerInfo
+from common.frontier.client import FrontierClient, RedisOptions
 from common.frontier.job import UNLIMITED, JobFrontier, MasterFence, ShardStats, shard_state
 from common.frontier.replies import Refusal, ShardState
+from common.frontier.seen_audit import SeenState, seen_discrepancies, seen_state
+from common.frontier.server import Durability, ServerInfo
 
 __all__ = [
-    "UNLIMITED", "FrontierClient", "JobFrontier", "MasterFence", "RedisOptions", "Refusal",
-    "SeenState", "ServerInfo", "ShardState", "ShardStats", "seen_discrepancies", "seen_state",
-    "shard_state",
+    "UNLIMITED", "Durability", "FrontierClient", "JobFrontier", "MasterFence", "RedisOptions",
+    "Refusal", "SeenState", "ServerInfo", "ShardState", "ShardStats", "seen_discrepancies",
+    "seen_state", "shard_state",
 ]  # fmt: skip

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 from redis.asyncio import Connection, SSLConnection
@@ -38,8 +39,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.frontier import scripts
-from common.frontier.keys import NO_META
+from common.frontier.keys import FSYNC, NO_META
 from common.frontier.scripts import BORN, LAYOUT_VERSION, RUN, Call
+from common.frontier.server import (
+    Durability,
+    ServerInfo,
+    parse_info,
+    server_info,
+    with_remedy,
+)
 from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 
 if TYPE_CHECKING:
@@ -49,18 +57,15 @@ CALL_TIMEOUT_S = 10.0
 CONNECTIONS = 32
 """Calls of one process under way at once. Those that come to the server together share one sync of
 its log to the disk, which costs more than all of them."""
+HORIZON_S = 4.0
+"""With AOF everysec, how long after its acknowledgement a sync of a write has surely begun: it may
+be held back for two seconds, and the next sync begins a second (by a coarse clock) later."""
+WAIT_S = 8.0
+"""How long the server may take to sync its log; below CALL_TIMEOUT_S."""
 OLDEST_VERSION = (6, 2)
 _REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
 _REFUSING_CODES = ("BUSY ", "LOADING ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ")
 """As they stand where the driver has no class for them, or in a script's error before Redis 7."""
-
-
-_REMEDIES = {
-    "maxmemory": "raise maxmemory, or export and delete old jobs",
-    "read only replica": "give the address of the master by --redis",
-    "MISCONF": "its disk is full or broken: see its log",
-    "replica-serve-stale-data": "it is a replica: give the address of the master by --redis",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,33 +88,10 @@ class RedisOptions:
         )
 
 
-class ServerInfo(NamedTuple):
-    """What the server says of itself."""
-
-    version: str
-    is_valkey: bool
-    run_id: str
-    appendonly: bool
-    appendfsync: str | None
-    replicas: int
-    eviction: str
-    used_bytes: int
-    limit_bytes: int
-    """0 = no limit."""
-    clock_s: float
-    """The server's TIME, seconds since the Unix epoch."""
-    uptime_s: int = 0
-
-    @property
-    def is_durable(self) -> bool:
-        """A restart loses nothing acknowledged, and no replica can take over without it."""
-        return self.appendonly and self.appendfsync == "always" and self.replicas == 0
-
-
 class _Link:
     """One connection and the server run behind it."""
 
-    __slots__ = ("born_ms", "connection", "run_id", "strict")
+    __slots__ = ("born_ms", "cannot_wait", "connection", "durability", "run_id", "strict")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -117,6 +99,9 @@ class _Link:
         self.born_ms = 0
         """When the server began, by its own clock; 0 where a restart of it loses nothing."""
         self.strict = False
+        self.durability = Durability.AT_ONCE
+        self.cannot_wait = False
+        """The server is too old to be asked when its log is synced."""
 
     def filled(self, arg: str | bytes | int) -> str | bytes | int:
         """Return an argument of a call, placeholders replaced."""
@@ -211,6 +196,8 @@ class FrontierClient:
             ScriptBug: a script failed.
         """
         async with self._link() as link:
+            if any(one.run not in ("", link.run_id) for one in calls):
+                return [[b"RUN"] for _ in calls]
             loaded = scripts.load(strict=link.strict)
             packed = [
                 (
@@ -260,6 +247,51 @@ class FrontierClient:
         """
         await self.call([Call("grant", [NO_META], [LAYOUT_VERSION, 0, 0, 0, ""])])
 
+    async def wait_durable(self) -> None:
+        """Return once the server keeps all that it has acknowledged to anyone before this call.
+
+        At once where each write is on disk when it is acknowledged (AOF always), or where nothing
+        ever is (no AOF: then no promise holds over a crash). With AOF everysec it takes a second or
+        two with a server that can be asked (Valkey, Redis 7.2), and :data:`HORIZON_S` with others.
+        The server may have been restarted meanwhile and have lost it: compare the runs.
+
+        Raises:
+            FrontierUnavailable: no answer, or the log could not be written.
+        """
+        async with self._link() as link:
+            if link.durability is not Durability.DELAYED:
+                return
+            if not link.cannot_wait:
+                self._check((await self._exchange(link, [("SET", FSYNC, 1)]))[0], "SET")
+                ask = ("WAITAOF", 1, 0, int(WAIT_S * 1000))
+                (answer,) = await self._exchange(link, [ask])
+                if not isinstance(answer, RedisError):
+                    if answer[0] < 1:
+                        raise FrontierUnavailable(
+                            f"Redis at {self.endpoint} did not sync its log within {WAIT_S:g} s"
+                        )
+                    return
+                link.cannot_wait = True
+        await self._wait_horizon()
+
+    async def _wait_horizon(self) -> None:
+        """Wait until any fsync that was due by now has been begun, and has ended."""
+        await asyncio.sleep(HORIZON_S)
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            async with self._link() as link:
+                (raw,) = await self._exchange(link, [("INFO", "persistence")])
+                self._check(raw, "INFO")
+            facts = parse_info(raw)
+            is_behind = facts.get("aof_pending_bio_fsync", "0") != "0"
+            if facts.get("aof_last_write_status", "ok") == "ok" and not is_behind:
+                return
+            if time.monotonic() > deadline:
+                raise FrontierUnavailable(
+                    f"Redis at {self.endpoint} did not sync its log within {WAIT_S:g} s"
+                )
+            await asyncio.sleep(0.02)
+
     async def info(self) -> ServerInfo:
         """Return what the server says of itself."""
         async with self._link() as link:
@@ -270,22 +302,9 @@ class FrontierClient:
         raw, clock, fsync = await self._exchange(link, commands)
         self._check(raw, "INFO")
         self._check(clock, "TIME")
-        facts = _parse_info(raw)
         # CONFIG is often forbidden on hosted servers: unknown, not an error.
         is_told = not isinstance(fsync, RedisError) and bool(fsync)
-        return ServerInfo(
-            version=facts.get("valkey_version", facts["redis_version"]),
-            is_valkey="valkey_version" in facts,
-            run_id=facts["run_id"],
-            appendonly=facts.get("aof_enabled") == "1",
-            appendfsync=fsync[1].decode() if is_told else None,
-            replicas=int(facts.get("connected_slaves", 0)),
-            eviction=facts.get("maxmemory_policy", "noeviction"),
-            used_bytes=int(facts.get("used_memory", 0)),
-            limit_bytes=int(facts.get("maxmemory", 0)),
-            clock_s=int(clock[0]) + int(clock[1]) / 1e6,
-            uptime_s=int(facts.get("uptime_in_seconds", 0)),
-        )
+        return server_info(raw, clock=clock, appendfsync=fsync[1].decode() if is_told else None)
 
     def _check(self, reply: object, what: str) -> None:
         if not isinstance(reply, RedisError):
@@ -293,7 +312,7 @@ class FrontierClient:
         text = str(reply)
         if isinstance(reply, _REFUSING) or any(code in text for code in _REFUSING_CODES):
             raise FrontierUnavailable(
-                f"Redis at {self.endpoint} refuses writes for now: {_remedy(text)}"
+                f"Redis at {self.endpoint} refuses writes for now: {with_remedy(text)}"
             ) from reply
         if isinstance(reply, NoPermissionError):
             raise SettingsError(
@@ -373,6 +392,7 @@ class FrontierClient:
                 await connection.connect()  # type: ignore[no-untyped-call]
             info = await self._info(link)
             link.run_id = info.run_id
+            link.durability = info.durability
             link.born_ms = 0 if info.is_durable else int((info.clock_s - info.uptime_s) * 1000)
             link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
             if info.run_id != self._loaded_run:
@@ -388,19 +408,6 @@ class FrontierClient:
         self.run_id = link.run_id
         self.is_durable = info.is_durable
         return link
-
-
-def _remedy(text: str) -> str:
-    """Return what a refusing server said, with what would mend it where it does not say so."""
-    for code, remedy in _REMEDIES.items():
-        if code in text:
-            return f"{text.rstrip('.')}; {remedy}"
-    return text
-
-
-def _parse_info(raw: bytes) -> dict[str, str]:
-    lines = (line.partition(":") for line in raw.decode().splitlines())
-    return {name: value for name, colon, value in lines if colon}
 
 
 def _without_password(url: str) -> str:

@@ -100,12 +100,21 @@ class JobFrontier:
         self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
         self._scope = ScopeSet(client, cluster=cluster, job=job)
         self._offers = Offers(client, cluster=cluster, job=job, spec=spec)
+        self._looked_run = ""
+        """Server run that answered when the shards were looked at last."""
+        self._offered_run = ""
+        """Server run under which seeds were offered last."""
 
     async def create(self, *, fence: MasterFence, state: ShardState) -> list[Refusal | None]:
-        """Bring the shards of a job that has never started into being; idempotent."""
+        """Bring the shards of a job that has never started into being; idempotent.
+
+        When this returns they are durable: the job may be called running.
+        """
         grant = UNLIMITED if self._spec.max_pages is None else 0
         args: list[str | bytes | int] = [LAYOUT_VERSION, RUN, *fence, state.value, grant]
-        return await self._on_all(Call("create", [key.meta], args) for key in self._keys)
+        made = await self._on_all(Call("create", [key.meta], args) for key in self._keys)
+        await self._client.wait_durable()
+        return made
 
     async def apply(self, state: ShardState, *, fence: MasterFence) -> list[Refusal | None]:
         """Set the state of every shard, which also undoes a seal, and raise the fence there."""
@@ -114,6 +123,7 @@ class JobFrontier:
 
     async def stats(self) -> list[ShardStats]:
         """Return one atomic look at each shard."""
+        self._looked_run = await self._client.current_run()
         calls = [Call("stats", [key.meta, key.staged, key.hll], []) for key in self._keys]
         replies = await self._run(calls)
         return [_parse_stats(shard, *reply) for shard, reply in enumerate(replies)]
@@ -132,6 +142,9 @@ class JobFrontier:
             (reply,) = await self._client.call([call])
             if reply[0] == b"MOVED" or refusal_of(reply, "seal"):
                 return False
+        # What was committed and sealed is durable before anybody writes "finished" elsewhere, and
+        # the look that follows proves that no crash came before that.
+        await self._client.wait_durable()
         again = await self.stats()
         run = await self._client.current_run()
         return all(
@@ -154,9 +167,12 @@ class JobFrontier:
         """
         guard = "" if seen is None else seen
         args: list[str | bytes | int] = [LAYOUT_VERSION, *fence, amount, guard]
-        call = Call("grant", [self._keys[shard].meta], args)
+        call = Call("grant", [self._keys[shard].meta], args, self._looked_run)
         (reply,) = await self._client.call([call])
-        return refusal_of(reply, "grant") or int(reply[1])
+        refusal = refusal_of(reply, "grant")
+        if refusal is Refusal.RUN:  # what was taken back before may be back: look again
+            return 0
+        return refusal or int(reply[1])
 
     async def stage(self, first: int, *chunks: Sequence[str]) -> None:
         """Park chunks of canonical seed URLs, numbered from ``first``, in one step.
@@ -199,6 +215,7 @@ class JobFrontier:
             CLOSED, MISSING: the job is over, or a shard is gone; offer no more before the job was
             looked at again.
         """
+        self._offered_run = await self._client.current_run()
         keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls}
         await self._scope.add(key for key in keys if key is not None)
         if self._spec.header or self._spec.cookie:
@@ -220,9 +237,13 @@ class JobFrontier:
         return next(iter(final or refusals), None)
 
     async def unstage(self, *numbers: int, fence: MasterFence) -> Refusal | None:
-        """Delete chunks whose URLs were all taken."""
-        keys = self._keys[0]
-        call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *numbers])
+        """Delete chunks whose URLs were all taken.
+
+        Refused with RUN by another server run than that they were offered to: it may have lost
+        them.
+        """
+        keys, run = self._keys[0], self._offered_run
+        call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *numbers], run)
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "unstage")
 

@@ -26,6 +26,10 @@ NO_META = "crawlctl:{}:meta"
 """The meta key of a shard that never is: a script on it does nothing, if the server lets it run."""
 
 
+FSYNC = "crawlctl:{}:fsync"
+"""Written before the server is asked to sync its log, so that there is something to wait for."""
+
+
 class TaskKeys:
     """The keys of one shard of one job."""
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from common.frontier import items
-from common.frontier.client import CONNECTIONS, FrontierClient
+from common.frontier.client import FrontierClient
 from common.frontier.items import Item
 from common.frontier.keys import HostQueues, TaskKeys
 from common.frontier.letters import encode_letter
@@ -31,6 +31,7 @@ HOLD_MS = 5_000
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+RECOVER_AT_ONCE = 4
 RECOVER_BATCH = 250
 """Claims a requeue call; keeps each call under ten milliseconds."""
 
@@ -112,6 +113,9 @@ class TaskFrontier:
         self._lasts_ms = int(spec.timeout * 1000)
         # Where shards share hosts, the pages of a host are counted in its ledger.
         self._pages_per_host = spec.max_pages_per_host if spec.shard_by == "host" else None
+        self._run = ""
+        """The server run of the adoption. Nothing decided under one run is written under another:
+        where that may have lost what was acknowledged, it has to be decided anew."""
         self._adoption = 0
         """Above the number of every claim made before it; 0 = not adopted yet."""
 
@@ -130,7 +134,7 @@ class TaskFrontier:
         refusal = refusal_of(reply, "adopt")
         if refusal:
             return refusal
-        self._adoption = reply[3]
+        self._run, self._adoption = run, reply[3]
         return Adopted(reply[1], bool(reply[2]))
 
     async def recover(self, held: Collection[int], *, dead_below: int) -> int | Refusal:
@@ -164,8 +168,8 @@ class TaskFrontier:
         lost.sort(key=lambda one: (one.host, -one.claim))
         requeued = 0
         batches = [lost[at : at + RECOVER_BATCH] for at in range(0, len(lost), RECOVER_BATCH)]
-        for start in range(0, len(batches), CONNECTIONS):  # the server works while we pack
-            together = batches[start : start + CONNECTIONS]
+        for start in range(0, len(batches), RECOVER_AT_ONCE):  # the server works while we pack
+            together = batches[start : start + RECOVER_AT_ONCE]
             answers = await asyncio.gather(*(self._requeue(one, dead_below) for one in together))
             for answer in answers:
                 if isinstance(answer, Refusal):
@@ -188,7 +192,7 @@ class TaskFrontier:
                 item = items.encode(known._replace(owners=known.owners + 1))
             args += (number, queues.index(host), item)
         head = [self._spec.per_host, self._lasts_ms]
-        call = Call(
+        call = self._call(
             "requeue", self._names() + queues.names, [*self._owner(), dead_below, *head, *args]
         )
         (reply,) = await self._client.call([call])
@@ -223,7 +227,7 @@ class TaskFrontier:
         for host, delay_ms in hosts:
             args += (host, delay_ms)
         calls = [self._free(ended)] if ended else []
-        *_, reply = await self._client.call([*calls, Call("claim", names, args)])
+        *_, reply = await self._client.call([*calls, self._call("claim", names, args)])
         refusal = refusal_of(reply, "claim")
         if refusal:
             return refusal
@@ -248,7 +252,7 @@ class TaskFrontier:
             host = HostKey(member.partition(b"\n")[0].decode())
             args += (member, queues.index(host))
         names = [keys.meta, keys.ready, keys.pace, keys.busy, keys.delayed, *queues.names]
-        call = Call("promote", names, [*self._owner(), self._spec.per_host, *args])
+        call = self._call("promote", names, [*self._owner(), self._spec.per_host, *args])
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "promote") or int(reply[1])
 
@@ -304,6 +308,9 @@ class TaskFrontier:
     def _owner(self) -> tuple[str, str, int]:
         return LAYOUT_VERSION, RUN, self.token
 
+    def _call(self, script: str, keys: list[str], args: list[str | bytes | int]) -> Call:
+        return Call(script, keys, args, self._run)
+
     def _names(self) -> list[str]:
         keys = self._keys
         return [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy, keys.in_flight]
@@ -317,7 +324,7 @@ class TaskFrontier:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             letter = encode_letter(one.letter, one.record) if one.letter else b""
             args += (one.outcome.value, one.record, letter)
-        return Call(
+        return self._call(
             "commit",
             [
                 *self._names(), keys.results, keys.dead, keys.pages, keys.errors, keys.rules,
@@ -332,7 +339,7 @@ class TaskFrontier:
         for one in read:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             args += (one.url, one.record)
-        return Call("sitemap", [*self._names(), self._keys.sitemaps, *queues.names], args)
+        return self._call("sitemap", [*self._names(), self._keys.sitemaps, *queues.names], args)
 
     def _retry(self, retries: Sequence[Retry]) -> Call:
         queues = HostQueues(self._keys)
@@ -340,7 +347,7 @@ class TaskFrontier:
         for one in retries:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             args += (one.after_ms, one.item)
-        return Call("retry", [*self._names(), self._keys.delayed, *queues.names], args)
+        return self._call("retry", [*self._names(), self._keys.delayed, *queues.names], args)
 
     def _release(self, releases: Sequence[Release]) -> Call:
         queues = HostQueues(self._keys)
@@ -348,7 +355,7 @@ class TaskFrontier:
         for one in releases:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             args.append(one.wait_ms)
-        return Call("release", [*self._names(), *queues.names], args)
+        return self._call("release", [*self._names(), *queues.names], args)
 
 
 def _parse_entry(claim: int, entry: bytes) -> _Lost:

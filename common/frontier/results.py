@@ -67,8 +67,19 @@ class ResultGroup:
         return missed
 
     async def new(self, shard: int, *, count: int) -> list[Given]:
-        """Take up to ``count`` records that no reader of the group was given yet."""
-        return await self._read(shard, _NEW, count)
+        """Take up to ``count`` records that no reader of the group was given yet.
+
+        They are durable: a crash of the server does not bring the same URL back under another id.
+        What was read of a server that was restarted meanwhile is not given out: where it survived,
+        it is pending.
+        """
+        run = await self._client.current_run()
+        given = await self._read(shard, _NEW, count)
+        if given:
+            await self._client.wait_durable()
+            if run != await self._client.current_run():
+                return []
+        return given
 
     async def pending(self, shard: int, *, after: str, count: int) -> list[Given]:
         """Return up to ``count`` records that this reader was given and has not acknowledged."""

@@ -65,6 +65,8 @@ class Call(NamedTuple):
     script: str
     keys: list[str]
     args: list[str | bytes | int]
+    run: str = ""
+    """Where given: the only server run it may be sent to; on another it is answered RUN, unsent."""
 
 
 RUN = "\0run"
