@@ -104,9 +104,11 @@ MUTANTS = {
         frozenset({"after the end", "counters"}),
     ),
     "server-run": Mutant(
-        "server-run check (_guard.lua)",
+        "server-run check (_guard.lua, client.py)",
         "restart-redis",
-        (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),),
+        (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),
+         Patch("common/frontier/client.py",
+               'if any(one.run not in ("", link.run_id) for one in calls):', "if False:")),
         frozenset({"unverified run"}),
     ),
     "ghost-slot": Mutant(
@@ -116,7 +118,7 @@ MUTANTS = {
                "local is_dead = tonumber(string.match(name, '^%d+')) < dead_below",
                "local is_dead = true"),
          Patch(_LUA + "requeue.lua",
-               "if tonumber(owner) == token or tonumber(owner) < dead_below then",
+               "if owner == token or owner < dead_below then",
                "if true then")),
         frozenset({"impolite"}),
     ),
@@ -137,7 +139,7 @@ MUTANTS = {
     "claim-once": Mutant(
         "a claim is committed once (commit.lua)",
         "lost-replies",
-        (Patch(_LUA + "commit.lua", "  if not item then", "  if false then"),),
+        (Patch(_LUA + "commit.lua", "  if mine[claim] then", "  if true then"),),
         frozenset({"twice", "counters"}),
     ),
     "reconcile": Mutant(

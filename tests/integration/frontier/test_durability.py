@@ -45,9 +45,10 @@ class Crash:
     async def remember(self, shard: Shard) -> None:
         """Keep the log as it is: what a crash of the machine is to bring back."""
         deadline = asyncio.get_running_loop().time() + 30
-        while b"aof_buffer_length:0" not in (
-            await shard.client.commands([("INFO", "persistence")])
-        )[0]:
+        while (
+            b"aof_buffer_length:0"
+            not in (await shard.client.commands([("INFO", "persistence")]))[0]
+        ):
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.01)
         await asyncio.to_thread(shutil.copytree, self.log, self.copy)

@@ -69,6 +69,8 @@ class _Owner:
         self.frontier = frontier
         self.held: dict[int, Claim] = {}
         self.ever: dict[int, Claim] = {}
+        self.restarts = 0
+        """Restarts of the server before its last adoption: it writes under that run only."""
 
     def some(self, mask: int, claims: dict[int, Claim] | None = None) -> list[Claim]:
         listed = list((self.held if claims is None else claims).values())
@@ -143,9 +145,10 @@ class ShardMachine(RuleBasedStateMachine):
         if not self.is_adopted and self.state is not ShardState.SPENT:
             self.state = ShardState.OPEN
         self.fence, self.is_adopted = owner.token, True
+        owner.restarts = self.restarts
 
     def refusal(self, owner: _Owner) -> Refusal | None:
-        if not self.is_adopted:
+        if not self.is_adopted or owner.restarts != self.restarts:
             return Refusal.RUN
         if owner.token < self.fence:
             return Refusal.STALE
