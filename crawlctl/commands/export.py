@@ -75,12 +75,13 @@ def export(
     """Write one record for every finished URL of a job, from the beginning.
 
     Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
-    been written, a device or a pipe is written into; with --follow a file is begun anew and grows.
+    been written, a device or a pipe is written into; with --follow a file is begun anew and grows
+    (Parquet has its index at the end: that file appears when the job is over).
     With --consume it is appended to, and FILE.checkpoint says how far: the same command goes on
     with it, whatever ended the last one.
     """
     if style == "parquet":
-        _check_parquet(output, whole=not follow or consume is not None)
+        _check_parquet(output)
     settings = settings_of(ctx)
     if consume is None:
         run(_export(settings, job_id, output, style, follow=follow))
@@ -89,14 +90,9 @@ def export(
         run(_consume(settings, job_id, output, style, group=group, follow=follow))
 
 
-def _check_parquet(output: str, *, whole: bool) -> None:
+def _check_parquet(output: str) -> None:
     from crawlctl.export.parquet import check_available
 
-    if not whole:
-        raise UsageError(
-            "--follow: a parquet file is written whole; use --format jsonl or csv, or --consume, "
-            "which writes a folder of parquet files"
-        )
     if output == _STDOUT:
         raise UsageError("-o: parquet does not go to standard output; give a file")
     check_available()
@@ -116,7 +112,9 @@ async def _export(
         if output == _STDOUT:
             await _to_stdout(pages, style)
         else:
-            count = await _to_file(pages, Path(output), style, grows=follow)
+            # A Parquet file can only be read when it has its end: it appears when the job is over.
+            grows = follow and style != "parquet"
+            count = await _to_file(pages, Path(output), style, grows=grows)
             if not settings.quiet:
                 note(f"{count} records in {output}")
         await _tell_trimmed(reader, before)

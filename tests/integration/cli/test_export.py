@@ -109,7 +109,7 @@ def test_parquet_without_its_library_names_the_extra(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("-o", "-"), ("--follow", "-o", "x"), ("-o", "-", "--consume", "g")]
+    "arguments", [("-o", "-"), ("-o", "-", "--follow"), ("-o", "-", "--consume", "g")]
 )
 def test_parquet_goes_into_a_file_as_a_whole(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
@@ -148,6 +148,21 @@ async def test_following_ends_when_the_job_is_over_and_all_was_written(
     else:
         rows = csv.DictReader(io.StringIO(text, newline=""))
         assert urls(range(1025)) == Counter(row["url"] for row in rows)
+
+
+async def test_following_into_parquet_leaves_a_file_when_the_job_is_over(
+    job: WrittenJob, options: list[str], out: Path
+) -> None:
+    await job.add(20)
+    arguments = ("export", JOB, "--follow", "--format", "parquet", "-o", str(out))
+    with running(*arguments, *options) as follow:
+        await until_true(lambda: list(out.parent.glob(f".{out.name}.*.tmp")), within_s=30)
+        assert not out.exists(), "half a Parquet file can be read by nobody"
+        await job.add(1000)
+        await job.end()
+        ran = await asyncio.to_thread(follow.end)
+    assert 0 == ran.code, ran.err
+    assert urls(range(1020)) == Counter(parquet.read_table(out).column("url").to_pylist())
 
 
 async def test_following_a_cancelled_job_waits_for_what_is_still_dropped(
