@@ -254,8 +254,9 @@ def crawl(arguments: list[str]) -> NoReturn:
 def test(arguments: list[str]) -> NoReturn:
     ensure("embedded", "test")
     if not arguments:
-        selection = ["-m", "not (chaos and slow)", *SIDE_BY_SIDE]
-    elif arguments[0] == "all":
+        first = run(PYTEST, "-m", "not (alone or (chaos and slow))", *SIDE_BY_SIDE)
+        sys.exit(run(PYTEST, "-m", "alone") or first)
+    if arguments[0] == "all":
         selection = arguments[1:]
     elif arguments[0] in TIERS:
         selection = ["-m", *arguments]

@@ -61,6 +61,7 @@ def test_eight_hosts_are_crawled_completely_once_and_politely(
     assert_none_left(out)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("end", ["ctrl-c", "kill -9"])
 def test_interrupted_crawl_resumes_within_three_seconds_and_ends_complete(
     site: DocSite, walked: Walked, tmp_path: Path, end: str
