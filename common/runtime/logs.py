@@ -55,7 +55,8 @@ def configure(level: str, format: str) -> None:  # noqa: A002  # the setting's n
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=True,
+        # A cached logger would keep to what held when it was first used; nothing logs per page.
+        cache_logger_on_first_use=False,
     )
 
 

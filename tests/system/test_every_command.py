@@ -47,11 +47,10 @@ COUNTERS: Shape = {
         (
             "discovered", "queued", "delayed", "in_flight", "fetched", "not_modified", "redirected",
             "denied", "failed", "dead", "dropped", "filtered", "seen_estimate",
-            "false_positive_estimate",
         ),
         WHOLE,
     ),
-    "pages_per_second": NUMBER,
+    "false_positive_estimate": NUMBER, "pages_per_second": NUMBER,
 }  # fmt: skip
 WHY: Shape = {
     "url": TEXT, "canonical": (*TEXT, *NULL), "state": TEXT, "since": (*TEXT, *NULL),

@@ -80,7 +80,11 @@ async def test_scripts_without_the_engines_mark_do_the_same(make_shard: MakeShar
 async def test_the_keys_of_every_script_lie_in_one_slot_of_a_cluster(
     start_server: Starter, tmp_path: Path
 ) -> None:
-    server = start_server(tmp_path, options=("--cluster-enabled", "yes"))
+    # The members' port would be 10,000 above the other: a connection of anybody may have that.
+    (bus,) = free_ports(1)
+    server = start_server(
+        tmp_path, options=("--cluster-enabled", "yes", "--cluster-port", str(bus))
+    )
     with stopping(server):
         client = await _open(server.url)
         await client.commands([("CLUSTER", "ADDSLOTSRANGE", 0, 16383)])
