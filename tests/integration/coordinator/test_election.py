@@ -127,11 +127,12 @@ async def test_a_master_cut_off_from_etcd_stops_before_another_takes_over(
             redis_urls=rig.settings.redis_urls,
             cluster=rig.settings.cluster,
         )
-        cut_off = Master(settings, "m1", LEASE_TTL_S)
-        rig.masters.append(cut_off)
-        await until_active(rig, "m1")
-        rig.master("m2")
         with capture_logs() as logs:
+            cut_off = Master(settings, "m1", LEASE_TTL_S)
+            rig.masters.append(cut_off)
+            # In etcd it is master a moment before it knows so itself.
+            await until_true(lambda: ("master.elected", "m1") in seen(logs))
+            rig.master("m2")
             proxy.is_refusing = True
             await proxy.cut()
             await until_active(rig, "m2")
