@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -146,8 +147,13 @@ class Archive:
         return WarcRef(file=file.name, offset=offset, length=len(packed.response))
 
     def _new_file(self) -> WarcFile:
-        self._serial += 1
-        file = WarcFile(self._folder, job=self._job, node=self._node, serial=self._serial)
+        file = None
+        while file is None:
+            self._serial += 1
+            # Taken by an archive of this job that was opened in the same millisecond: after a clock
+            # was set back, or when the job's tasks went and came again at once.
+            with suppress(FileExistsError):
+                file = WarcFile(self._folder, job=self._job, node=self._node, serial=self._serial)
         info = pack_info(file.name, self._facts)
         file.append(info)
         self._written += len(info)

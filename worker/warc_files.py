@@ -29,6 +29,7 @@ class WarcFile:
         """Make a new file under a name of its own.
 
         Raises:
+            FileExistsError: the name is taken: another serial is needed.
             OSError: the folder cannot be written.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")[:-3] + "Z"

@@ -33,6 +33,17 @@ def test_a_file_is_replaced_only_when_all_of_it_was_written(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_draft_left_by_a_killed_export_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with replaced_file(path) as file:  # what a killed one leaves; in a container pids repeat
+        (left,) = tmp_path.iterdir()
+        file.write(b"first")
+        with replaced_file(path) as second:
+            second.write(b"second")
+        assert left.exists(), "a draft is removed by the export it belongs to"
+    assert path.read_bytes() == b"first"
+
+
 @pytest.mark.parametrize("exists", [True, False])
 def test_what_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path, exists: bool) -> None:
     target, link = tmp_path / "there" / "data", tmp_path / "link"

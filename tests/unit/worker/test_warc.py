@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,6 +29,7 @@ Opened = Callable[..., Archive]
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from unittest.mock import Mock
 from common.model.ids import JobId, NodeId
 from tests.unit.worker.test_warc import exchange
 from worker.warc import Archive
@@ -106,7 +108,12 @@ async def test_references_lead_to_responses_and_files_are_rotated(
     assert [] == marks(tmp_path)
 
 
-async def test_two_archives_never_share_a_file(archive: Opened, tmp_path: Path) -> None:
+async def test_two_archives_never_share_a_file(
+    archive: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Mock(wraps=datetime)
+    clock.now.return_value = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr("worker.warc_files.datetime", clock)  # the same millisecond
     pair = [archive(), archive()]
     refs = [await one.add(exchange(1)) for one in pair]
     assert 2 == len({ref.file for ref in refs if ref})
