@@ -39,6 +39,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.frontier import scripts
+from common.frontier.clock import ServerClock
 from common.frontier.keys import FSYNC, NO_META
 from common.frontier.scripts import BORN, LAYOUT_VERSION, RUN, Call
 from common.frontier.server import (
@@ -136,6 +137,7 @@ class FrontierClient:
         """Run id of the server that answered last."""
         self.is_durable = False
         """Whether that server keeps whatever it has acknowledged."""
+        self.clock = ServerClock()
 
     def _tls(self, settings: dict[str, Any]) -> dict[str, Any]:
         options = self._options

@@ -5,13 +5,18 @@ permits it has, and which limits it asks for; the strictest of the active ones h
 holder says what it has, and is told what it may have: see ``lua/permit.lua``. Permits end by
 themselves, and so does the hash, so nothing is left behind by whoever ends without a word.
 
-Not promised: spacing across a jump of the Redis server's clock forward, or across a failover that
+Where the Redis server's clock was set forward, its times of what others did last mean nothing any
+more: whoever notices lets a host rest for one delay before it uses a permit.
+
+Not promised: spacing across such a jump by a process that began after it, or across a failover that
 loses what was acknowledged, beyond one delay of rest.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -100,8 +105,25 @@ class Permits:
             FrontierUnavailable: no answer. Permits that were granted meanwhile are not to be used;
                 the next call says so.
         """
+        sent_at = time.monotonic()
         replies = await self._client.call([self._call(one) for one in asks])
-        return [None if refusal_of(reply, "permit") else Permit(*reply[1:]) for reply in replies]
+        received_at = time.monotonic()
+        answers: list[Permit | None] = []
+        for reply in replies:
+            if refusal_of(reply, "permit"):
+                answers.append(None)
+                continue
+            *permit, server_ms = reply[1:]
+            self._client.clock.read(server_ms / 1000, sent_at=sent_at, received_at=received_at)
+            answers.append(Permit(*permit))
+        return [one and self._after_jump(one, received_at) for one in answers]
+
+    def _after_jump(self, permit: Permit, now: float) -> Permit:
+        """Return the permit, or that there is none until a delay after the clock's jump is over."""
+        rest_ms = (self._client.clock.jumped_at - now) * 1000 + permit.delay_ms
+        if permit.granted == 0 or permit.start_in_ms >= rest_ms:
+            return permit
+        return permit._replace(granted=0, start_in_ms=0, wait_ms=math.ceil(rest_ms))
 
     def _call(self, ask: Ask) -> Call:
         args: list[str | bytes | int] = [

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How fast a cluster recovers: a worker killed, a worker drained, the master killed.
+"""How fast a cluster recovers, and what it fetches again, when workers and masters are killed.
 
-usage: takeover.py [--events N] [--lease-ttl S] [--workers N] [--hosts N] [--shards N]
+usage: takeover.py [--events N] [--minutes N] [--lease-ttl S] [--workers N] [--hosts N] [--shards N]
 
 Starts private servers, two masters and the workers, and a crawl of a site of its own on addresses
 of 127/8 (Linux). Then, N times each:
@@ -13,6 +13,8 @@ of 127/8 (Linux). Then, N times each:
   asked for twice.
 - ``master killed``: kill -9 of the active master. *acting*: until a master of a newer term has
   raised the fence of every shard, its first deed.
+- ``a kill a minute`` (``--minutes`` times): kill -9 of a worker, then a minute of crawling.
+  *refetched_percent*: of all requests in it, those for a URL the site had been asked for before.
 
 A host with a request on the wire when its worker was killed rests until that is surely over (5 s
 and --timeout after its claim); *crawling* therefore needs several hosts a shard.
@@ -261,9 +263,25 @@ class Bench:
 
         return {"acting_s": await until(is_acting)}
 
-    async def run(self, events: int) -> None:
-        for kind in (self.worker_killed, self.worker_drained, self.master_killed):
-            for number in range(events):
+    async def a_kill_a_minute(self) -> dict[str, float]:
+        owners = await self.owners()
+        (victim, _), *_ = Counter(owners.values()).most_common(1)
+        before, pages_before = sum(self.site.asked.values()), len(self.site.asked)
+        self.cluster.kill(victim)
+        self.cluster.start("worker")
+        await asyncio.sleep(60)
+        asked = sum(self.site.asked.values()) - before
+        again = asked - (len(self.site.asked) - pages_before)
+        return {"pages_per_s": (asked - again) / 60, "refetched_percent": 100 * again / asked}
+
+    async def run(self, events: int, minutes: int) -> None:
+        for kind, count in (
+            (self.worker_killed, events),
+            (self.worker_drained, events),
+            (self.master_killed, events),
+            (self.a_kill_a_minute, minutes),
+        ):
+            for number in range(count):
                 await self.settle()
                 figures = await kind()
                 name = kind.__name__
@@ -278,6 +296,7 @@ async def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--events", type=int, default=5)
+    parser.add_argument("--minutes", type=int, default=2)
     parser.add_argument("--lease-ttl", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--hosts", type=int, default=96)
@@ -329,7 +348,7 @@ async def _measure(
             workers=arguments.workers,
             shards=arguments.shards,
         )
-        await bench.run(arguments.events)
+        await bench.run(arguments.events, arguments.minutes)
     finally:
         await client.close()
         await coord.close()

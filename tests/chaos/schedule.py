@@ -75,7 +75,13 @@ PROFILES = {
         5,
         users=True,
     ),
-    "clocks": Profile(("step-redis-clock", "step-node-clock"), 2, 5, clocks=True),
+    "clocks": Profile(
+        ("step-redis-clock", "step-node-clock", "kill-worker", "drain-worker"),
+        2,
+        5,
+        clocks=True,
+        also=("step-redis-clock",),
+    ),
     "node-clocks": Profile(
         (*_COMMON, "step-node-clock"), 2, 4, clocks=True, also=("step-node-clock",)
     ),

@@ -9,7 +9,8 @@
 -- ARGV[10] permits wanted                     ARGV[11] ms the holder can wait for the start of the first
 -- ARGV[12] delay in ms (-1: the holder leaves)    ARGV[13] requests at once    ARGV[14] ms a request may last
 -- ARGV[15] ms a permit may be used for
--- Returns {OK, permits, ms until they may be used, delay in force, ms to wait before asking again, other holders}
+-- Returns {OK, permits, ms until they may be used, delay in force, ms to wait before asking again, other holders,
+--   ms of the server's clock}
 --   | STALE (a later call was seen)
 --   Without a delay in force a permit is used again and again until its time is over; with one, once.
 -- Invariants: never more permits and requests than the strictest active holder allows, never a start before the
@@ -134,4 +135,4 @@ else
   keep = math.max(keep, now + told + math.max(delay, 0) + ACTIVE)
 end
 redis.call('PEXPIRE', KEYS[1], math.ceil(keep - now) + 1000)
-return { 'OK', granted, at - now, strict, math.ceil(wait), live }
+return { 'OK', granted, at - now, strict, math.ceil(wait), live, now }

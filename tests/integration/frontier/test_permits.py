@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import heapq
 import itertools
 import random
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,87 @@ async def test_after_a_restart_that_may_have_lost_data_a_host_rests_for_a_delay(
         await client.close()
 
 
+_CLOCK = "clock"
+
+
+def _on_test_clock(source: str) -> str:
+    changed = source.replace("redis.call('TIME')", f"redis.call('LRANGE', '{_CLOCK}', 0, 1)")
+    assert changed != source
+    return changed
+
+
+class _Clock:
+    """The clock of the data server, as the script of permits reads it."""
+
+    def __init__(self, client: FrontierClient) -> None:
+        self.client = client
+        self.ahead_s = 0.0
+
+    async def step(self, ahead_s: float) -> None:
+        """Set it; time goes on from there by :meth:`go`."""
+        self.ahead_s += ahead_s
+        await self.go()
+
+    async def go(self) -> None:
+        now_us = int((time.time() + self.ahead_s) * 1e6)
+        await self.client.commands([("DEL", _CLOCK), ("RPUSH", _CLOCK, *divmod(now_us, 1_000_000))])
+
+
+@pytest.fixture
+async def clock(client: FrontierClient, monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    """Put the permits of the test on a clock that can be set."""
+    known = scripts.load(strict=False)
+    source = _on_test_clock(known["permit"].source)
+    digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    changed = known | {"permit": known["permit"]._replace(source=source, sha=digest)}
+    monkeypatch.setattr(scripts, "load", lambda *, strict: changed)
+    clock = _Clock(client)
+    await clock.go()
+    return clock
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+async def test_hosts_rest_for_a_delay_after_the_servers_clock_was_set(
+    holders: _Holders, clock: _Clock, step_s: int
+) -> None:
+    """What another process did last is unknown then: it may have been killed meanwhile."""
+    killed, heir = holders.new(10), holders.new(20, dead_below=11)
+    await one(heir, host=HostKey("http://b.example"), delay_ms=400)  # knows the clock
+    await one(killed, delay_ms=400)
+    await one(killed, delay_ms=400, want=0, started_ago_ms=1, ended_ago_ms=0)
+    ended_at = time.monotonic()
+    await clock.step(step_s)
+    first = await one(heir, delay_ms=400, patience_ms=1000)
+    assert max(first.start_in_ms, first.wait_ms) >= 350, first
+    for _ in range(20):
+        await asyncio.sleep(max(first.start_in_ms, first.wait_ms, 1) / 1000)
+        await clock.go()
+        first = await one(heir, delay_ms=400)
+        if first.granted:
+            break
+    assert 0.4 <= time.monotonic() - ended_at < 20, "not before a delay, and no stall"
+
+
+async def test_a_clock_set_right_again_is_known_as_soon_as_it_is_read(
+    holders: _Holders, clock: _Clock
+) -> None:
+    holder, other = holders.new(10), holders.new(20)
+    await clock.step(-3600)
+    await one(holder, delay_ms=60_000)
+    await one(other, host=HostKey("http://b.example"), delay_ms=60_000)
+    await clock.step(3600)
+    assert 0 == (await one(other, host=HostKey("http://c.example"), delay_ms=60_000)).granted
+
+
+async def test_a_clock_that_runs_on_stops_nobody(holders: _Holders, clock: _Clock) -> None:
+    holder = holders.new()
+    for number in range(20):
+        await asyncio.sleep(0.01)
+        await clock.go()
+        answer = await one(holder, host=HostKey(f"http://{number}.example"), delay_ms=60_000)
+        assert 1 == answer.granted
+
+
 @dataclass
 class _Holder:
     """A holder as the model knows it."""
@@ -185,15 +268,6 @@ class _Holder:
     asked: int = -(10**9)
     told: int = 0
     """The delay in force when it got its permits."""
-
-
-_CLOCK = "clock"
-
-
-def _on_test_clock(source: str) -> str:
-    changed = source.replace("redis.call('TIME')", f"redis.call('LRANGE', '{_CLOCK}', 0, 1)")
-    assert changed != source
-    return changed
 
 
 _STEPS = st.lists(
@@ -309,7 +383,7 @@ class _World:
         *_, reply = await self.client.commands(
             [*clock, ("EVAL", self.source, 1, "pace", *map(str, args))]  # type: ignore[list-item]
         )
-        tag, granted, start_in, delay, wait, _ = reply
+        tag, granted, start_in, delay, wait, _, _ = reply
         assert tag == b"OK"
         holder.asked = self.now
         holder.started = holder.ended = None
