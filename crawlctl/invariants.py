@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 CONFIRM_AFTER_S = 1.5
 """Longer than a worker takes to adopt a shard whose lock it has, or to note a broken lock."""
 _MANY_BYTES = 1_000_000_000
-_AUDITED_FROM = 1000
-"""URLs below which the HyperLogLog says nothing."""
-_AUDIT_ERROR = 0.1
 
 _RESTORED = (
     "etcd was probably restored from an older copy: stop all workers, then restore etcd with "
@@ -300,7 +297,6 @@ def judge_job(job: Job, seen: Look) -> list[Finding]:
         ]
     return [
         *judge_workers(job, seen.live),
-        *judge_estimate(job, seen.stats[job.id]),
         *judge_results(job, seen.held[job.id]),
     ]
 
@@ -318,23 +314,6 @@ def judge_workers(job: Job, live: Sequence[NodeInfo]) -> list[Finding]:
             Status.FAILED if lacks else Status.WARNING,
             reason,
             "start a worker that can do it" if lacks else "mend the workers, or start another",
-        )
-    ]
-
-
-def judge_estimate(job: Job, stats: Sequence[ShardStats]) -> list[Finding]:
-    """Return where the seen-set and its HyperLogLog, which see the same offers, are far apart."""
-    discovered = sum(one.counters["discovered"] for one in stats)
-    seen = sum(one.seen_estimate for one in stats)
-    if discovered < _AUDITED_FROM or abs(seen - discovered) <= _AUDIT_ERROR * discovered:
-        return []
-    return [
-        Finding(
-            f"job {job.id}",
-            Status.WARNING,
-            f"about {seen} distinct URLs were offered, but {discovered} admitted",
-            "part of the seen-set is gone, or the filter errs far beyond its rate; "
-            "compare with a crawl of --seen exact",
         )
     ]
 

@@ -81,7 +81,7 @@ def export(
     with it, whatever ended the last one.
     """
     if style == "parquet":
-        _check_parquet(output)
+        _check_parquet(output, place="a file" if consume is None else "a folder")
     settings = settings_of(ctx)
     if consume is None:
         run(_export(settings, job_id, output, style, follow=follow))
@@ -90,11 +90,11 @@ def export(
         run(_consume(settings, job_id, output, style, group=group, follow=follow))
 
 
-def _check_parquet(output: str) -> None:
+def _check_parquet(output: str, *, place: str) -> None:
     from crawlctl.export.parquet import check_available
 
     if output == _STDOUT:
-        raise UsageError("-o: parquet does not go to standard output; give a file")
+        raise UsageError(f"-o: parquet does not go to standard output; give {place}")
     check_available()
 
 

@@ -82,6 +82,8 @@ def closed_port() -> int:
         (["submit", "http://h.example/\udcff"], ["URL:", "UTF-8"]),
         (["submit", "http://h.example/", "--user-agent", "\udcff"], ["--user-agent:", "UTF-8"]),
         (["submit", "http://h.example/", "--allow", "a", "--allow=\udcff"], ["--allow:", "UTF-8"]),
+        (["export", "j", "--format", "parquet"], ["-o", "give a file"]),
+        (["export", "j", "--format", "parquet", "--consume", "g"], ["-o", "give a folder"]),
         (["job", "show", "\udcff"], ["ID:", "UTF-8"]),
         (["--cluster", "\udcff", "jobs"], ["--cluster:", "UTF-8"]),
         (["\udcff"], ["no command"]),
