@@ -121,16 +121,15 @@ def test_a_budget_over_sixteen_shards_is_exact_though_a_worker_is_killed(
             found: dict[str, Any] = three_workers.json("job", "show", "j")["counters"]
             return found
 
-        eventually(lambda: counters()["fetched"] >= 250, within_s=90, what="pages")
-
         def owners_of_tasks() -> Counter[str]:
             tasks = three_workers.json("job", "show", "j")["tasks"]
             return Counter(task["owner"] for task in tasks if task["owner"])
 
-        owners = owners_of_tasks()
-        assert len(owners) > 1, "the budget is spent by several workers"
-        three_workers.nodes[owners.most_common(1)[0][0]].kill()
-        assert counters()["fetched"] < 900, "it was killed midway"
+        eventually(lambda: len(owners_of_tasks()) > 1, within_s=90, what="several owners")
+        # By the site's log: a command takes seconds on a busy machine, and the budget is soon spent.
+        eventually(lambda: len(site.requests) >= 250, within_s=90, what="pages")
+        three_workers.nodes[owners_of_tasks().most_common(1)[0][0]].kill()
+        assert len(site.requests) < 900, "it was killed midway"
         waited = three_workers.run("job", "wait", "j", timeout_s=240)
         assert 0 == waited.code, waited.err
         asked = {(entry.host, entry.path) for entry in site.requests} - {
