@@ -28,8 +28,18 @@ Everything else runs everywhere."""
 hypothesis.settings.register_profile("crawlctl", deadline=None)
 hypothesis.settings.load_profile("crawlctl")
 
+_LONGEST_ID_BYTES = 40
 _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long binary arguments after their parameter.
+
+    What is in them may depend on the moment they are made (gzip holds the time), and processes that
+    run tests side by side must find the same tests.
+    """
+    return argname if isinstance(val, bytes) and len(val) > _LONGEST_ID_BYTES else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,7 +126,7 @@ def test_a_budget_over_sixteen_shards_is_exact_though_a_worker_is_killed(
             return Counter(task["owner"] for task in tasks if task["owner"])
 
         eventually(lambda: len(owners_of_tasks()) > 1, within_s=90, what="several owners")
-        # By the site's log: a command takes seconds on a busy machine, and the budget is soon spent.
+        # By the site's log: a command takes seconds on a busy machine, the budget not many.
         eventually(lambda: len(site.requests) >= 250, within_s=90, what="pages")
         three_workers.nodes[owners_of_tasks().most_common(1)[0][0]].kill()
         assert len(site.requests) < 900, "it was killed midway"
