@@ -32,7 +32,7 @@ from common.web import url
 from tests.support.cli import environment
 from tests.support.waiting import until
 
-LEASE_TTL_S = 5.0
+LEASE_TTL_S = 10.0
 Record = dict[str, Any]
 
 

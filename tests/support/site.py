@@ -86,6 +86,8 @@ class Page:
     """Close the connection instead of answering."""
 
 
+_LAST_BYTES = 65_536
+
 Answer = Page | Callable[[Request], Page]
 """What stands at a path: a page, or what makes one for each request."""
 
@@ -271,17 +273,24 @@ class Site:
         page = answer if isinstance(answer, Page) else answer(request)
         complete = False
         is_there = await self._wait(page.delay_s, reader)
+        end = None
         self._writing += 1
         try:
             if is_there and not page.drop:
-                writer.write(_response(page))
+                response = _response(page)
+                if len(response) > _LAST_BYTES:
+                    writer.write(response[:-_LAST_BYTES])
+                    await writer.drain()
+                # Before the last bytes go: the client has them before this process runs again.
+                end = time.monotonic()
+                writer.write(response[-_LAST_BYTES:])
                 await writer.drain()
                 complete = True
         finally:
             self._entries.append(
                 Entry(
                     start=start,
-                    end=time.monotonic(),
+                    end=time.monotonic() if end is None else end,
                     host=host,
                     path=path,
                     status=page.status,

@@ -33,14 +33,15 @@ def test_a_crash_costs_requests_but_no_page_and_no_record_twice(
             cluster.start("master", "m1")
             worker = cluster.start("worker", "w1")
             submitted = cluster.run(
-                *("submit", site.url("/"), "--allow-private", "--delay", "0.03", "--shards", "3"),
+                *("submit", site.url("/"), "--allow-private", "--delay", "0.1", "--shards", "3"),
                 *("--id", JOB),
             )
             assert submitted.code == 0, submitted.err
-            eventually(lambda: _fetched(cluster) >= 20, within_s=60, what="twenty pages")
+            # By the site's log: a command takes seconds on a busy machine, the crawl not many.
+            eventually(lambda: len(site.requests) >= 20, within_s=60, what="twenty pages")
             shutil.copytree(log, synced)
-            before = _fetched(cluster)
-            eventually(lambda: _fetched(cluster) >= before + 10, within_s=60, what="ten more")
+            before = len(site.requests)
+            eventually(lambda: len(site.requests) >= before + 12, within_s=60, what="ten more")
             redis.kill()
             shutil.rmtree(log)
             shutil.copytree(synced, log)
@@ -57,7 +58,3 @@ def test_a_crash_costs_requests_but_no_page_and_no_record_twice(
     assert any(count > 1 for count in requests.values()), "the crash took nothing back"
     assert "task.adopted" in worker.log.read_text()
     assert doctor.code == 0, doctor.out + doctor.err
-
-
-def _fetched(cluster: Installation) -> int:
-    return int(cluster.json("job", "show", JOB)["counters"]["fetched"])

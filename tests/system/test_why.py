@@ -17,7 +17,7 @@ FIRST = {
     "/down": Page(status=503),
     "/moved": Page(status=301, headers=[("Location", "/")]),
 }
-SECOND = {"/": Page(links=["/next"], delay_s=25), "/next": Page()}
+SECOND = {"/": Page(links=["/next"], delay_s=90), "/next": Page()}
 
 
 @pytest.mark.commands("why")
@@ -25,6 +25,7 @@ def test_why_answers_for_each_state(up: Command) -> None:
     with Site([FIRST, SECOND], addresses=["127.0.0.1", "127.0.0.2"]) as site:
         slow = site.url("/", host=1)
         options = ["--allow-private", "--delay", "0.02", "--shards", "2", "--deny", r"\.pdf$"]
+        options += ["--timeout", "120"]
         job = up("submit", site.url("/"), slow, site.url("/next", host=1), *options).out.strip()
 
         def why(url: str) -> dict[str, Any]:

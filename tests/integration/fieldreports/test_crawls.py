@@ -195,12 +195,12 @@ async def test_h21_a_job_does_not_end_while_its_only_page_is_in_flight(stage: St
 async def test_h22_a_page_that_outlasts_the_lease_is_fetched_once(stage: Stage) -> None:
     """Work held longer than a visibility timeout was handed to a second worker."""
     async with (
-        RawServer({"/": after(9.0, linking())}) as site,
+        RawServer({"/": after(20.0, linking())}) as site,
         crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=0) as running,
     ):
-        running.worker("a", ttl_s=7.0)
-        running.worker("b", ttl_s=7.0)
-        await running.submit(site.url("/"))
+        running.worker("a", ttl_s=15.0)
+        running.worker("b", ttl_s=15.0)
+        await running.submit(site.url("/"), timeout=60.0)
         found = await running.finished()
     assert 1 == counted(site)["/"]
     assert [("fetched", 1)] == [(one["outcome"], one["attempt"]) for one in found.values()]

@@ -287,7 +287,6 @@ _LIMITS = st.lists(
 @settings(
     max_examples=200,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(limits=_LIMITS, steps=_STEPS)
