@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -58,6 +58,8 @@ class Crawl:
     seeds_sha256: str
     bad_seed_lines: int
     workers: int
+    worker_arguments: Sequence[str]
+    """Further ones of ``start-worker``."""
     quiet: bool
     log_level: str
 
@@ -109,7 +111,11 @@ class _Run:
             workers=crawl.workers,
             cluster=CLUSTER,
             master_arguments=("--log-level", crawl.log_level),
-            worker_arguments=("--log-level", crawl.log_level, *_store_options(crawl)),
+            worker_arguments=(
+                *("--log-level", crawl.log_level),
+                *_store_options(crawl),
+                *crawl.worker_arguments,
+            ),
             drain_timeout_s=_DRAIN_S,
         ) as cluster:
             settings = Settings(

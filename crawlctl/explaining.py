@@ -1,7 +1,7 @@
 """What happened to a URL and why: one answer out of the frontier, the records and the rules.
 
-The rules are applied again as a worker would apply them to a link. What depends on the page a link
-stood on (its depth) is known only for URLs that were admitted.
+The rules are applied again as a worker would apply them to a link, but for those of plugins. What
+depends on the page a link stood on (its depth) is known only for URLs that were admitted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from common.model.errors import UsageError
 from common.model.ids import JobId, Task
 from common.model.job import Job, JobState
 from common.model.records import Outcome, ResultRecord
+from common.plugins.api import RULE
 from common.runtime.clock import from_unix_ms, utc_now
 from common.web.scope import UrlRules
 from common.web.traps import Traps
@@ -130,7 +131,11 @@ async def _unseen(lookup: Lookup, job: Job, url: str) -> _Said:
     reason = "no page fetched so far links to it"
     if spec.max_depth is not None:
         reason += f", or only pages {spec.max_depth} links from a seed, where --max-depth ends"
-    return _Said("unknown", reason, {})
+    # Plugins run in workers alone: which of them refused it, if any, cannot be asked here.
+    refused = await lookup.refused(RULE) if spec.plugin else {}
+    if refused:
+        reason += ", or a plugin refused such links"
+    return _Said("unknown", reason, {"refused": refused} if refused else {})
 
 
 async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) -> _Said:

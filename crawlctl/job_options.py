@@ -18,6 +18,7 @@ from common.model.errors import UsageError
 from common.model.job import CLEAN_NAMES, FOLLOW_TAGS, MORE_TAGS, TRAP_NAMES, JobSpec
 from common.runtime import request_secrets
 from crawlctl.parameters import SIZE_SYNTAX, Number, Whole, size_of
+from crawlctl.plugin_options import check_name
 
 HELP: Final[dict[str, str]] = {
     "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
@@ -40,6 +41,7 @@ HELP: Final[dict[str, str]] = {
     "sitemaps": "read the sitemaps of each host: those its robots.txt names, and /sitemap.xml",
     "page_robots": "record what pages ask of crawlers (X-Robots-Tag, robots meta), or obey it: "
     "nofollow links are not followed, noindex pages keep no title",
+    "plugin": "plugin that the job uses, by the name its workers have it under; repeatable",
     "traps": f"URLs that a site makes without end, of {', '.join(TRAP_NAMES)}, or none",
     "clean": f"what is taken out of links, of {', '.join(CLEAN_NAMES)}; may merge different pages",
     "simhash": "record a 64-bit SimHash of each page's text",
@@ -78,6 +80,7 @@ _METAVARS: Final = {
     "header": "HEADER",
     "cookie": "COOKIE",
     "proxy": "URL",
+    "plugin": "PLUGIN",
     "seen_rate": "RATE",
 }
 _LISTS: Final = {
@@ -87,20 +90,25 @@ _LISTS: Final = {
 }
 """Fields given as names with commas: what one is called, and which there are."""
 
+_NO_WORDS: Final[Mapping[str, str]] = types.MappingProxyType({})
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def job_options(**defaults: Any) -> Callable[[F], F]:
+def job_options(*, words: Mapping[str, str] = _NO_WORDS, **defaults: Any) -> Callable[[F], F]:
     """Add an option for each field in ``HELP``; the command passes its values to ``spec_from``.
 
     Args:
+        words: help in place of that in ``HELP``, where the command takes more.
         defaults: where the command's own differ from those of the spec.
     """
 
     def decorate(function: F) -> F:
         for name in reversed(HELP):
             flags = _flag(name) + ("/--no-sitemaps" if name == "sitemaps" else "")
-            function = click.option(flags, **_parameter(name, defaults))(function)
+            function = click.option(
+                flags, **_parameter(name, words.get(name, HELP[name]), defaults)
+            )(function)
         return function
 
     return decorate
@@ -147,11 +155,10 @@ def option_name(field: str) -> str:
 _flag = option_name
 
 
-def _parameter(name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _parameter(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``click.option`` for a field."""
     kind = get_type_hints(JobSpec)[name]
     field = next(one for one in msgspec.structs.fields(JobSpec) if one.name == name)
-    text = HELP[name]
     if kind is bool:
         return {"help": text, "is_flag": True, "default": None}
     shown = _shown_default(name, defaults.get(name, field.default))
@@ -253,4 +260,5 @@ _CHECKS: Final[Mapping[str, Callable[[str, str], None]]] = {
     "user_agent": _check_user_agent,
     "accept": _check_media_type,
     "proxy": _shared(request_secrets.check_proxy),
+    "plugin": check_name,
 }

@@ -21,7 +21,7 @@ BUSY_CPU: Final = 0.85
 _PARTS: Final[dict[Limit, tuple[str, ...]]] = {
     "politeness": ("robots", "pace"),
     "sites": ("connect", "first_byte", "body"),
-    "cpu": ("parse", "links"),
+    "cpu": ("parse", "plugins", "links"),
     "redis": ("settle",),
 }
 """The stages of a page (worker/stages.py) by what it waits for there."""

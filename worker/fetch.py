@@ -22,6 +22,7 @@ import can_ada
 import msgspec
 import structlog
 from msgspec.structs import replace
+from multidict import CIMultiDict
 from yarl import URL
 
 from common.model.job import JobSpec
@@ -142,6 +143,7 @@ class Fetcher:
         wait_before_hop: Callable[[float], Awaitable[bool]],
         is_bounce: Callable[[str], bool],
         trusted: bool = False,
+        headers: Mapping[str, str] | None = None,
         any_type: bool = False,
         max_body: int | None = None,
         cut: bool = False,
@@ -154,6 +156,7 @@ class Fetcher:
                 further request; returns True once it may start, or False to give the fetch up.
             is_bounce: Tells whether a redirect's target is this same page (equal canonical URLs).
             trusted: The host is a seed's: the job's own headers and cookies are sent too.
+            headers: Sent with these, in place of those of the same name.
             any_type: Take any media type, whatever the job accepts (robots.txt, sitemaps).
             max_body: A size limit in place of the job's, in decoded bytes.
             cut: Keep the first ``max_body`` bytes of a longer body instead of failing.
@@ -166,11 +169,12 @@ class Fetcher:
                 cut=cut,
                 min_rate=limits.min_rate,
             )
+        own = self._own_headers(headers) if trusted else None
         target = url
         hops = 0
         may_reconnect = True
         while True:
-            fetched, is_stale = await self._request(target, limits, trusted=trusted)
+            fetched, is_stale = await self._request(target, limits, own)
             if hops:
                 fetched = replace(fetched, url=url, hops=hops)
             if is_stale and may_reconnect:
@@ -197,8 +201,23 @@ class Fetcher:
         if self._has_proxy and not self._allow_private and literal_private(url):
             raise PrivateAddressFault
 
-    async def _request(self, url: str, limits: Limits, *, trusted: bool) -> tuple[Fetched, bool]:
-        """Send one request; return how it ended, and whether a kept connection turned out dead."""
+    def _own_headers(self, further: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        if not further:
+            return self._trusted_headers
+        own = CIMultiDict(self._trusted_headers or ())
+        own.update(further)
+        return own
+
+    async def _request(
+        self, url: str, limits: Limits, own: Mapping[str, str] | None
+    ) -> tuple[Fetched, bool]:
+        """Send one request; return how it ended, and whether a kept connection turned out dead.
+
+        Args:
+            url: what for.
+            limits: of the body.
+            own: headers for this host alone.
+        """
         started_at = time.monotonic()
         answer: Answer | None = None
         location: str | None = None
@@ -206,7 +225,7 @@ class Fetcher:
             self._check_literal(url)
             response = await self._session.get(
                 _exact_url(url),
-                headers=self._trusted_headers if trusted else None,
+                headers=own,
                 allow_redirects=False,
             )
             assert isinstance(response, Answer)
@@ -243,7 +262,7 @@ class Fetcher:
             ended_at=ended_at,
         )
         if self._recorder is not None and answer is not None:
-            warc = await self._recorder.record(answer, fetched, trusted=trusted, cut=limits.cut)
+            warc = await self._recorder.record(answer, fetched, own=own or (), cut=limits.cut)
             fetched = replace(fetched, warc=warc)
         return fetched, is_stale_connection(body.failure)
 

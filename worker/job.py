@@ -29,6 +29,7 @@ from worker.sitemaps import Sitemaps
 from worker.stages import Stages
 
 if TYPE_CHECKING:
+    from worker.plugins import JobPlugins
     from worker.warc import Archive
     from worker.warc_recorder import Recorder
 
@@ -50,6 +51,7 @@ class JobContext:
         token: Token,
         dead_below: int = 0,
         archive: Archive | None = None,
+        plugins: JobPlugins | None = None,
     ) -> None:
         """Prepare.
 
@@ -65,6 +67,7 @@ class JobContext:
             token: of a task of the job owned here, which names this process among its permits.
             dead_below: tokens below it belong to processes known to be dead.
             archive: where responses are kept.
+            plugins: those the job names, opened; closed with the rest.
         """
         self.id = job
         self.spec = spec
@@ -75,7 +78,7 @@ class JobContext:
         self.archive = archive
         """Where responses are kept, for a job that asks for it."""
         self.fetcher = Fetcher(
-            spec, connections=connections, stages=stages, recorder=_recorder(archive, spec)
+            spec, connections=connections, stages=stages, recorder=_recorder(archive)
         )
         permits = Permits(
             client,
@@ -99,7 +102,9 @@ class JobContext:
             else None
         )
         """Pages of each host, where shards share hosts and the pages are limited."""
-        self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec)
+        self.plugins = plugins
+        """None for a job that names none."""
+        self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec, plugins)
         self.sitemaps = Sitemaps(spec, self.outlinks, self.robots, self.parser)
         self.wakes: dict[int, asyncio.Event] = {}
         """By shard owned here: set when URLs were offered to it, so that it claims at once."""
@@ -121,11 +126,13 @@ class JobContext:
         await self.pacer.close()
         if self.archive is not None:
             await self.archive.close()
+        if self.plugins is not None:
+            await self.plugins.close()
 
 
-def _recorder(archive: Archive | None, spec: JobSpec) -> Recorder | None:
+def _recorder(archive: Archive | None) -> Recorder | None:
     if archive is None:
         return None
     from worker.warc_recorder import Recorder  # noqa: PLC0415 - few jobs need it
 
-    return Recorder(archive, spec)
+    return Recorder(archive)

@@ -19,9 +19,12 @@ from common.frontier import FrontierClient
 from common.model.errors import CrawlerError, UsageError
 from common.model.ids import JobId, NodeId, Token
 from common.model.job import JobSpec, JobState
+from common.model.node import WARC, plugin_ability, what_lacks
+from common.plugins.loading import PluginSet
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity, weight
 from worker.job import JobContext
+from worker.plugins import PluginFaults, open_plugins
 from worker.stages import Stages
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ class Jobs:
         dead_below: int,
         stages: Stages,
         warc_dir: Path | None,
+        plugins: PluginSet,
+        faults: PluginFaults,
         on_change: Callable[[], None],
     ) -> None:
         self._coord = coord
@@ -65,6 +70,8 @@ class Jobs:
         self._dead_below = dead_below
         self._stages = stages
         self._warc_dir = warc_dir
+        self._plugins = plugins
+        self._faults = faults
         self._on_change = on_change
         self._specs: dict[JobId, JobSpec] = {}
         """Of the jobs wished for; they never change."""
@@ -72,6 +79,12 @@ class Jobs:
         self._pauses_s: dict[JobId, float] = {}
         """How long each job was left alone last."""
         self._contexts: dict[JobId, JobContext] = {}
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """What this worker can do beyond fetching."""
+        stores = () if self._warc_dir is None else (WARC,)
+        return (*stores, *map(plugin_ability, self._plugins.names))
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -111,13 +124,10 @@ class Jobs:
                 self._specs[job] = stored.job.spec
         for job in sorted(wished - self._unable.keys()):
             spec = self._specs.get(job)
-            if spec is not None and spec.store == "warc" and self._warc_dir is None:
+            lacking = None if spec is None else what_lacks(spec, self.abilities)
+            if lacking is not None:
                 # The master knows what this worker lacks; this is for one that did not look.
-                reason = (
-                    "it stores responses (store warc), but this worker has no folder for them; "
-                    "start it with --warc-dir DIR"
-                )
-                self._refuse(job, reason)
+                self._refuse(job, f"this worker has {lacking}")
 
     async def context(self, job: JobId, token: Token) -> JobContext | None:
         """Return what tasks of the job share; None where they cannot be worked on now.
@@ -133,7 +143,10 @@ class Jobs:
         if spec is None or job in self._unable:
             return None
         try:
-            archive = self._archive(job, spec)
+            archive = self._archive(job, spec)  # nothing of it is open before its first response
+            plugins = await open_plugins(
+                self._plugins, spec, job=job, worker=self._node, faults=self._faults
+            )
         except CrawlerError as error:
             self._refuse(job, str(error))
             return None
@@ -150,8 +163,11 @@ class Jobs:
                 dead_below=self._dead_below,
                 stages=self._stages,
                 archive=archive,
+                plugins=plugins,
             )
         except UsageError as error:
+            if plugins is not None:
+                await plugins.close()
             await self._fail(job, f"{self._node}: {error}")
             return None
         self._contexts[job] = context

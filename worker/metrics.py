@@ -11,21 +11,23 @@ from prometheus_client.registry import Collector
 
 from common.model.records import Outcome
 from worker.health import Health
+from worker.plugins import PluginFaults
 from worker.stages import BOUNDS_S, Histogram
 
 
-def registry_of(health: Health) -> CollectorRegistry:
+def registry_of(health: Health, faults: PluginFaults) -> CollectorRegistry:
     """Return the metrics of a worker, read when they are asked for."""
     registry = CollectorRegistry()
-    registry.register(_Metrics(health))
+    registry.register(_Metrics(health, faults))
     return registry
 
 
 class _Metrics(Collector):
     """Turns what is measured into metrics."""
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, faults: PluginFaults) -> None:
         self._health = health
+        self._faults = faults
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they stand."""
@@ -56,6 +58,14 @@ class _Metrics(Collector):
                 [stage.name], _buckets(stage.histogram), sum_value=stage.histogram.total_s
             )
         yield spent
+        failed = CounterMetricFamily(
+            "crawlctl_plugin_failures",
+            "Times a hook of a plugin failed, and its page with it.",
+            labels=["plugin", "hook"],
+        )
+        for (plugin, hook), count in self._faults.counts.items():
+            failed.add_metric([plugin, hook], count)
+        yield failed
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -30,11 +30,13 @@ from common.model.errors import (
     UnknownOutcome,
 )
 from common.model.ids import JobId, NodeId, Task
-from common.model.node import WARC, NodeInfo, NodeState
+from common.model.node import NodeInfo, NodeState
+from common.plugins.loading import PluginSet
 from worker.capacity import Capacity
 from worker.health import Health
 from worker.jobs import Jobs
 from worker.owned import OwnedTasks
+from worker.plugins import PluginFaults
 
 TICK_S: Final = 0.25
 """How often locks held by others are tried again, and finished tasks looked at."""
@@ -59,6 +61,8 @@ class WorkerNode:
         health: Health,
         dead_below: int,
         warc_dir: Path | None,
+        plugins: PluginSet,
+        faults: PluginFaults,
         started_at: str,
     ) -> None:
         self._coord = coord
@@ -66,7 +70,6 @@ class WorkerNode:
         self._id = node_id
         self._capacity = capacity
         self._health = health
-        self._abilities = () if warc_dir is None else (WARC,)
         self._started_at = started_at
         self._state = NodeState.REGISTERED
         self._told_in_s = 0.0
@@ -82,6 +85,8 @@ class WorkerNode:
             dead_below=dead_below,
             stages=health.meter.stages,
             warc_dir=warc_dir,
+            plugins=plugins,
+            faults=faults,
             on_change=self._news.set,
         )
         self._owned = OwnedTasks(
@@ -116,7 +121,7 @@ class WorkerNode:
             load=health.load,
             stages=health.meter.stages.occupancy(),
             tasks=len(self._owned),
-            abilities=self._abilities,
+            abilities=self._jobs.abilities,
             refused=self._jobs.refused,
             is_stalled=health.is_stalled,
             is_slow=health.is_slow and state is NodeState.DEGRADED,

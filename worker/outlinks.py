@@ -1,9 +1,9 @@
 """Which links of a page go into the frontier, and which of these may be new.
 
-A link is refused, and counted by its rule, by depth, ``--traps``, ``--allow``/``--deny`` or scope.
-What is left and was not seen by this process before is offered. The cache holds links whose offer
-was *taken*, so that skipping them loses nothing; it is dropped before a task goes on under another
-server run, since an older copy of the data may have come back.
+A link is refused, and counted by its rule, by depth, ``--traps``, ``--allow``/``--deny``, scope or
+a plugin. What is left and was not seen by this process before is offered. The cache holds links
+whose offer was *taken*, so that skipping them loses nothing; it is dropped before a task goes on
+under another server run, since an older copy of the data may have come back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from common.frontier.items import Item
 from common.frontier.scope import ScopeSet
@@ -21,6 +21,9 @@ from common.web import scope, url
 from common.web.cleaning import Cleaner
 from common.web.traps import Traps
 from worker.scope_verdicts import ScopeVerdicts
+
+if TYPE_CHECKING:
+    from worker.plugins import JobPlugins
 
 CACHE_LINKS: Final = 500_000
 """Links the cache holds, in each of two generations."""
@@ -39,10 +42,14 @@ class Selected(NamedTuple):
 class Outlinks:
     """Scope, rules and the seen cache of one job in one process."""
 
-    def __init__(self, scope_set: ScopeSet, spec: JobSpec) -> None:
+    def __init__(
+        self, scope_set: ScopeSet, spec: JobSpec, plugins: JobPlugins | None = None
+    ) -> None:
         self._scope = ScopeVerdicts(scope_set, spec.scope)
         self._max_depth = spec.max_depth
-        self._sends_own_headers = bool(spec.header or spec.cookie)
+        self._plugins = plugins if plugins is not None and plugins.has("refuse") else None
+        prepares = plugins is not None and plugins.has("prepare")
+        self._sends_own_headers = prepares or bool(spec.header or spec.cookie)
         self._rules = scope.UrlRules(allow=spec.allow, deny=spec.deny)
         self._has_rules = bool(spec.allow or spec.deny)
         self._traps = Traps(name for name in spec.traps if name != "none")
@@ -58,6 +65,9 @@ class Outlinks:
             links: canonical, distinct.
             depth: of the links.
             referrer: the page.
+
+        Raises:
+            PluginFailed: a plugin of the job did, on one of them.
         """
         if self._max_depth is not None and depth > self._max_depth:
             return Selected([], {f"max_depth: {self._max_depth}": len(links)} if links else {})
@@ -73,6 +83,8 @@ class Outlinks:
             kept = await self._scope.kept(allowed)
             if len(kept) < len(allowed):
                 filtered[self._scope.rule] += len(allowed) - len(kept)
+            if self._plugins is not None:
+                kept = self._plugins.let_pass(kept, filtered, depth=depth, referrer=referrer)
             for link in kept:
                 host = url.host_key(link)
                 offers.append(Item(host, link[len(host) :], depth, referrer))

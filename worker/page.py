@@ -25,14 +25,16 @@ from common.frontier.replies import Claim, Refusal
 from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Token
 from common.model.records import ErrorInfo, Outcome, ResultRecord
+from common.plugins.api import Request
 from common.runtime.clock import utc_now
-from common.web import directives, sitemap, url
-from common.web.html import is_html
+from common.web import sitemap, url
 from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
 from worker.pacer import Visit
 from worker.patience import Standing
+from worker.plugins import JobPlugins, PluginFailed
+from worker.reading import read
 from worker.settlement import Settlement
 from worker.sitemaps import SitemapRecord
 
@@ -42,7 +44,6 @@ REST_S: Final = 1.0
 """How long a host rests whose robots.txt is still awaited: its pages hold no places meanwhile."""
 FULL_S: Final = 0.5
 """How long a URL waits while others in flight may use up the budget of its host."""
-_SNIFF_BYTES: Final = 512
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -158,7 +159,14 @@ class PageWorker:
     async def _fetch(
         self, page: _Page, delay_s: float, *, trusted: bool, asked: float | None
     ) -> Settlement:
-        item, clean = page.item, self._context.outlinks.clean
+        item, clean, plugins = page.item, self._context.outlinks.clean, self._context.plugins
+        headers = None
+        if plugins is not None and trusted:
+            try:
+                headers = await self._prepared(page, plugins)
+            except PluginFailed as failed:
+                error = _error(ErrorCode.PLUGIN_FAILED, str(failed))
+                return self._failed(page, error, None, ended_at=asked)
 
         def is_bounce(target: str) -> bool:
             there = url.canonicalize(target)
@@ -173,6 +181,7 @@ class PageWorker:
                 wait_before_hop=turn,
                 is_bounce=is_bounce,
                 trusted=trusted,
+                headers=headers,
                 any_type=bool(item.sitemap),
                 max_body=sitemap.MAX_BYTES if item.sitemap else None,
                 cut=bool(item.sitemap),
@@ -185,12 +194,24 @@ class PageWorker:
             elapsed_s=fetched.elapsed_ms / 1000,
         )
         if not fetched.abandoned:
-            return await self._judge(page, fetched)
+            try:
+                return await self._judge(page, fetched)
+            except PluginFailed as failed:
+                error = _error(ErrorCode.PLUGIN_FAILED, str(failed))
+                return self._failed(page, error, fetched, ended_at=fetched.ended_at)
         if not self._may_send():
             return self._release(page, fetched.ended_at)
         # Its next hop would start too late for this claim. The page may answer next time (cookies
         # are kept), but a page that always sends back to itself must come to an end.
         return self._bounced(page, fetched)
+
+    async def _prepared(self, page: _Page, plugins: JobPlugins) -> Mapping[str, str] | None:
+        item = page.item
+        request = Request(
+            url=item.url, depth=item.depth, attempt=item.attempt, is_sitemap=bool(item.sitemap)
+        )
+        with self._context.stages.plugins.timed():
+            return await plugins.prepare(request)
 
     def broken(self, claim: Claim, error: Exception) -> Settlement:
         """Return what is to become of a claim on which our own code failed."""
@@ -247,30 +268,7 @@ class PageWorker:
 
     async def _fetched(self, page: _Page, fetched: Fetched) -> Settlement:
         item, context = page.item, self._context
-        facts: dict[str, object] = {}
-        links: list[str] = []
-        nofollow: frozenset[str] = frozenset()
-        said = directives.of_header(_fields(fetched, "X-Robots-Tag"), agent=context.agent)
-        ok = fetched.status is not None and 200 <= fetched.status < 300
-        if ok and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
-            with context.stages.parse.timed():
-                parsed = await context.parser.parse(
-                    fetched.body, url=fetched.final_url, content_type=fetched.content_type
-                )
-            links, nofollow = parsed.links, parsed.nofollow
-            said |= parsed.directives
-            facts = {
-                "title": parsed.title,
-                "encoding": parsed.encoding,
-                "canonical": parsed.canonical,
-                "simhash": parsed.simhash,
-            }
-        facts |= {"outlinks": len(links), "robots": tuple(sorted(said))}
-        refused: dict[str, int] = {}
-        if context.spec.page_robots == "obey":
-            links, refused = _obeyed(links, nofollow, said)
-            if "noindex" in said:
-                facts["title"] = None
+        links, refused, facts = await read(context, item, fetched)
         with context.stages.links.timed():
             selected = await context.outlinks.select(links, depth=item.depth + 1, referrer=item.url)
         return self._end(
@@ -455,24 +453,6 @@ class PageWorker:
         if self._context.spec.per_host > 1:
             return 0
         return int(self._context.robots.delay_s(host) * 1000)
-
-
-def _fields(fetched: Fetched, name: str) -> list[str]:
-    """Return the values of a header field, however often it was sent."""
-    if fetched.headers is None or name not in fetched.headers:
-        return []
-    return [value for key, value in fetched.headers.items() if key.lower() == name.lower()]
-
-
-def _obeyed(
-    links: list[str], nofollow: frozenset[str], said: frozenset[str]
-) -> tuple[list[str], dict[str, int]]:
-    """Return the links that the page lets us follow, and how many it does not, by rule."""
-    if "nofollow" in said:
-        return [], {"nofollow: page": len(links)} if links else {}
-    kept = [link for link in links if link not in nofollow] if nofollow else links
-    refused = len(links) - len(kept)
-    return kept, {"nofollow: link": refused} if refused else {}
 
 
 def _retry_after_s(fetched: Fetched | None) -> float:

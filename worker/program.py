@@ -25,11 +25,13 @@ from common.model.errors import (
 )
 from common.model.ids import NodeId
 from common.model.node import NodeState
+from common.plugins.loading import PluginSet
 from common.runtime.clock import utc_now
 from common.runtime.settings import Settings
 from worker.capacity import Capacity
 from worker.health import Health
 from worker.node import WorkerNode
+from worker.plugins import PluginFaults
 
 PAUSE_S: Final = (0.1, 5.0)
 """First and longest wait before another session is tried."""
@@ -49,7 +51,9 @@ class _Program:
     lease_ttl_s: float
     capacity: Capacity
     warc_dir: Path | None
+    plugins: PluginSet
     health: Health
+    faults: PluginFaults = field(default_factory=PluginFaults)
     started_at: str = field(default_factory=utc_now)
     node: WorkerNode | None = None
 
@@ -85,6 +89,8 @@ class _Program:
                 health=self.health,
                 dead_below=await buried_below(self.coord.etcd, self.coord.keys),
                 warc_dir=self.warc_dir,
+                plugins=self.plugins,
+                faults=self.faults,
                 started_at=self.started_at,
             )
             log.info("worker.serving", node=self.node_id, lease=session.lease)
@@ -104,6 +110,7 @@ async def run(
     stop: asyncio.Event,
     warc_dir: Path | None = None,
     memory_limit_bytes: int | None = None,
+    plugins: PluginSet | None = None,
 ) -> None:
     """Be a worker until ``stop`` is set, then drain.
 
@@ -117,6 +124,7 @@ async def run(
         warc_dir: where responses go of jobs that store them; without it such jobs are refused.
         memory_limit_bytes: with more in use the worker takes nothing new; by default most of the
             machine's.
+        plugins: those it has; by default the installed ones.
 
     Raises:
         ServiceUnavailable: etcd or Redis did not answer at the start.
@@ -138,6 +146,7 @@ async def run(
             lease_ttl_s=lease_ttl_s,
             capacity=Capacity(concurrency),
             warc_dir=warc_dir,
+            plugins=plugins or PluginSet(),
             health=health,
         )
         async with _health(http, program) if http else nullcontext():
@@ -194,5 +203,7 @@ async def _health(address: str, program: _Program) -> AsyncIterator[None]:
         }
         return http.Health(node is not None, facts)
 
-    async with http.serve(address, health=health, registry=registry_of(program.health)):
+    async with http.serve(
+        address, health=health, registry=registry_of(program.health, program.faults)
+    ):
         yield

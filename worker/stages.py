@@ -23,6 +23,7 @@ PAGE_STAGES: Final = {
     "first_byte": "from the request to the header of the answer",
     "body": "reading the body",
     "parse": "parsing the page",
+    "plugins": "in the job's plugins (but for refusing links)",
     "links": "finding out which links to offer",
     "settle": "waiting until offered links and the record are written",
 }
@@ -90,6 +91,7 @@ class Stages:
         self.first_byte = Histogram()
         self.body = Histogram()
         self.parse = Histogram()
+        self.plugins = Histogram()
         self.links = Histogram()
         self.settle = Histogram()
         self.claim = Histogram()

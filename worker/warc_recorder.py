@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from aiohttp import HttpVersion11
 
-from common.model.job import JobSpec
 from common.model.records import ErrorInfo, WarcRef
 from common.runtime.secrets import HIDDEN
 from common.web.retry import ErrorCode
 from worker.fetch import Fetched, target_of
 from worker.warc import Archive
 from worker.warc_record import Cut, Exchange
-from worker.web_session import Answer, trusted_headers
+from worker.web_session import Answer
 
 _HIDDEN: Final = frozenset(("authorization", "proxy-authorization"))
 """Request fields whose values are never kept."""
@@ -24,28 +24,22 @@ _HIDDEN: Final = frozenset(("authorization", "proxy-authorization"))
 class Recorder:
     """Records the responses of one job."""
 
-    def __init__(self, archive: Archive, spec: JobSpec) -> None:
-        """Prepare.
-
-        Raises:
-            UsageError: a header or cookie of the job is malformed, or a secret is missing.
-        """
+    def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        # The job's own headers and cookies may be secrets, wherever their values came from.
-        self._own = frozenset(name.lower() for name in trusted_headers(spec) or ())
 
     async def record(
-        self, answer: Answer, fetched: Fetched, *, trusted: bool, cut: bool
+        self, answer: Answer, fetched: Fetched, *, own: Iterable[str], cut: bool
     ) -> WarcRef | None:
         """Keep a response; return where it is.
 
         Args:
             answer: the response.
             fetched: what came of it.
-            trusted: the job's headers and cookies were sent.
+            own: names of the headers sent to this host alone, cookies among them: their values may
+                be secrets, wherever they came from.
             cut: no more than the first part of the body was wanted.
         """
-        hidden = _HIDDEN | self._own if trusted else _HIDDEN
+        hidden = _HIDDEN.union(map(str.lower, own))
         ago = timedelta(seconds=time.monotonic() - fetched.started_at)
         version = answer.version or HttpVersion11
         status = f"HTTP/{version.major}.{version.minor} {answer.status} {answer.reason or ''}"

@@ -64,6 +64,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     robots: Literal["obey", "ignore"] = "obey"
     sitemaps: bool = False
     page_robots: Literal["record", "obey"] = "record"
+    plugin: tuple[str, ...] = ()
     traps: tuple[str, ...] = ("path", "query")
     clean: tuple[str, ...] = ()
     simhash: bool = False

@@ -74,9 +74,28 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
         return mine == (other.id, other.host, other.pid, other.started_at)
 
 
+def plugin_ability(name: str) -> str:
+    """Return the ability to run a plugin."""
+    return f"plugin:{name}"
+
+
 def needs_of(spec: JobSpec) -> frozenset[str]:
     """Return the abilities a worker must have for the job."""
-    return frozenset({WARC}) if spec.store == "warc" else frozenset()
+    stores = {WARC} if spec.store == "warc" else set()
+    return frozenset(stores | {plugin_ability(name) for name in spec.plugin})
+
+
+def what_lacks(spec: JobSpec, abilities: Iterable[str]) -> str | None:
+    """Return what a worker lacks for a job, and the remedy; None where it lacks nothing."""
+    lacking = needs_of(spec) - frozenset(abilities)
+    said = [
+        f"no plugin {name!r}, install its package or start with --plugin {name}=MODULE:OBJECT"
+        for name in spec.plugin
+        if plugin_ability(name) in lacking
+    ]
+    if WARC in lacking:
+        said.append("no folder for the responses it stores, start with --warc-dir DIR")
+    return ", ".join(said) or None
 
 
 def can_do(job: str, spec: JobSpec, *, abilities: Iterable[str], refused: Iterable[str]) -> bool:
@@ -106,8 +125,8 @@ def why_nobody(job: str, spec: JobSpec, live: Sequence[NodeInfo]) -> str | None:
 
 
 def _why_not(job: str, spec: JobSpec, info: NodeInfo) -> str | None:
-    if needs_of(spec) - set(info.abilities):
-        return "no folder for the responses it stores, start with --warc-dir DIR"
+    if (lacking := what_lacks(spec, info.abilities)) is not None:
+        return lacking
     if job in info.refused:
         own = [reason for reason in info.reasons if f"job {job}" in reason] or list(info.reasons)
         return ", ".join(own) or "refuses the job"

@@ -6,6 +6,7 @@ Field names are part of the contract (``crawlctl schema result``): some may be a
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -92,3 +93,5 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What denied or dropped it."""
     error: ErrorInfo | None = None
     warc: WarcRef | None = None
+    extra: dict[str, dict[str, Any]] | None = None
+    """What the job's plugins add, by their names."""

@@ -58,6 +58,17 @@ def check_proxy(text: str) -> None:
         _proxy(text)
 
 
+def header_fault(name: str, value: str) -> str | None:
+    """Return why a request may not carry a header of ours; None where it may."""
+    if not _TOKEN.fullmatch(name):
+        return f"{name!r} is no name of a header"
+    if name.lower() in _OURS:
+        return f"{name} is set for each request and cannot be given"
+    if not _FIELD_VALUE.fullmatch(value):
+        return f"the value of {name} cannot be sent; give a line of text"
+    return None
+
+
 def revealed_headers(spec: JobSpec) -> list[tuple[str, str]]:
     """Return the headers, cookies among them, that only the seeds' hosts may see.
 
@@ -94,10 +105,8 @@ def _revealed(text: str, separator: str, *, field: str) -> tuple[str, str | None
 def _header(name: str, value: str | None) -> tuple[str, str]:
     if value is None or not _TOKEN.fullmatch(name):
         raise UsageError("--header: expected 'NAME: VALUE', as in 'Accept-Language: de'")
-    if name.lower() in _OURS:
-        raise UsageError(f"--header: {name} is set for each request and cannot be given")
-    if not _FIELD_VALUE.fullmatch(value):
-        raise UsageError(f"--header {name}: the value cannot be sent; give a line of text")
+    if (fault := header_fault(name, value)) is not None:
+        raise UsageError(f"--header: {fault}")
     return name, value
 
 

@@ -48,6 +48,7 @@ class ErrorCode(StrEnum):
     SERVER_ERROR = "server_error"
     TOO_MANY_REQUESTS = "too_many_requests"
     OWNERS_LOST = "owners_lost"
+    PLUGIN_FAILED = "plugin_failed"
     INTERNAL_ERROR = "internal_error"
 
 
@@ -99,6 +100,10 @@ ERROR_CODES: Final = MappingProxyType(
         ErrorCode.TOO_MANY_REQUESTS: _passing("The host answered 429: it is asked too often."),
         ErrorCode.OWNERS_LOST: _lasting(
             "Several workers died while they fetched this URL.", outcome=Outcome.DEAD
+        ),
+        ErrorCode.PLUGIN_FAILED: _lasting(
+            "A plugin of the job failed on this page; 'crawlctl dead --retry' tries it again.",
+            outcome=Outcome.DEAD,
         ),
         ErrorCode.INTERNAL_ERROR: _passing("crawlctl failed on this URL; its log says more."),
     }

@@ -13,6 +13,7 @@ from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of, version
 from crawlctl.job_options import job_options, option_name, spec_from
 from crawlctl.parameters import Place, Whole
+from crawlctl.plugin_options import CODE, arguments, named
 
 if TYPE_CHECKING:
     from common.embedded.folder import Folder, FolderState
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 _SHARDS: Final = 16
 """Enough for the workers of one machine, and quicker to look at than the cluster's default."""
 _INTERRUPTED: Final = 130
+_WORDS: Final = {
+    "plugin": f"plugin that this crawl uses: {CODE}, the same with FILE.py in place of MODULE, or "
+    "the name of an installed one; repeatable"
+}
+"""Where an option means more here than for a job that goes to workers elsewhere."""
 
 
 @click.command(
@@ -31,6 +37,7 @@ _INTERRUPTED: Final = 130
         "crawlctl crawl https://example.org/ -o out",
         "crawlctl crawl --seeds seeds.txt -o out --max-depth 2 --delay 0.5",
         "crawlctl crawl http://127.0.0.1:8000/ -o out --allow-private --delay 0 --per-host 8",
+        "crawlctl crawl https://shop.example/ -o out --plugin prices=shop.py:Prices",
     ],
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)
@@ -42,7 +49,7 @@ _INTERRUPTED: Final = 130
 @click.option(
     "--fresh", is_flag=True, help="start over, deleting what an earlier crawl left in DIR"
 )
-@job_options(shards=_SHARDS)
+@job_options(words=_WORDS, shards=_SHARDS)
 @click.pass_context
 def crawl(
     ctx: click.Context,
@@ -67,7 +74,8 @@ def crawl(
     from crawlctl.seeds import collect
 
     settings = settings_of(ctx, with_services=False)
-    spec = spec_from(options, shards=_SHARDS)
+    names, references = named(options["plugin"])
+    spec = spec_from({**options, "plugin": names}, shards=_SHARDS)
     # The workers run here: what they would miss is missing already.
     revealed_headers(spec)
     revealed_proxy(spec)
@@ -97,6 +105,7 @@ def crawl(
                 seeds_sha256=collected.sha256,
                 bad_seed_lines=collected.bad,
                 workers=workers or cores(),
+                worker_arguments=arguments(references),
                 quiet=settings.quiet,
                 log_level=settings.log_level,
             )

@@ -37,6 +37,7 @@ RESULT_FIELDS: Final = {
     "rule": "what denied or dropped it",
     "error": "why it failed or died",
     "warc": "where its response record is",
+    "extra": "what the job's plugins add: name of the plugin -> object; null where none did",
 }
 
 

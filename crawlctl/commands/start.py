@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,8 @@ import click
 from common.model.ids import NodeId, checked_name
 from crawlctl.framework import Command, options_given, settings_of
 from crawlctl.parameters import Number, Place, Size, Whole
+from crawlctl.plugin_options import arguments as plugin_arguments
+from crawlctl.plugin_options import code_option, loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -98,6 +100,7 @@ def start_master(
         "crawlctl start-worker --etcd etcd1:2379,etcd2:2379 --redis redis://redis1:6379/0",
         "crawlctl start-worker --processes 4 --concurrency 128",
         "crawlctl start-worker --warc-dir /data/warc",
+        "crawlctl start-worker --plugin prices=shop.plugins:Prices",
     ],
 )
 @_node_options
@@ -129,6 +132,7 @@ def start_master(
     help="with more in use, a process takes nothing new (500M, 2G)  [default: 80% of the "
     "machine's]",
 )
+@code_option
 @click.pass_context
 def start_worker(
     ctx: click.Context,
@@ -141,6 +145,7 @@ def start_worker(
     processes: int,
     warc_dir: str | None,
     memory_limit: int | None,
+    plugins: Sequence[str],
     exit_with_parent: bool,
     settings_from_parent: bool,
 ) -> int:
@@ -155,6 +160,7 @@ def start_worker(
     name = _checked_id(node_id, role="worker")
     _check_address(http)
     folder = None if warc_dir is None else _made(warc_dir)
+    available, references = loaded(plugins)
     if processes > 1:
         from crawlctl.worker_processes import WorkerProcesses
 
@@ -163,6 +169,7 @@ def start_worker(
             arguments += ["--warc-dir", str(folder)]
         if memory_limit is not None:
             arguments += ["--memory-limit", str(memory_limit)]
+        arguments += plugin_arguments(references)
         workers = WorkerProcesses(
             name, processes, http=http, arguments=[*_passed_on(ctx), *arguments]
         )
@@ -182,6 +189,7 @@ def start_worker(
             stop=stop,
             warc_dir=folder,
             memory_limit_bytes=memory_limit,
+            plugins=available,
         )
         return 0
 

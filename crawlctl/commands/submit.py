@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         "crawlctl submit --seeds seeds.txt --id spring --delay 2 --wait",
         "zcat seeds.gz | crawlctl submit --seeds - --paused",
         "crawlctl submit https://example.org/ --spec polite.toml --keep-open",
+        "crawlctl submit https://shop.example/ --plugin prices",
     ],
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)

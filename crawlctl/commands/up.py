@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from crawlctl.framework import Command, settings_of
 from crawlctl.parameters import Place, Whole
+from crawlctl.plugin_options import arguments, code_option, loaded
 
 
 @click.command(
     cls=Command,
-    examples=["crawlctl up --data data", "crawlctl up --data data --workers 4 --cluster lab"],
+    examples=[
+        "crawlctl up --data data",
+        "crawlctl up --data data --workers 4 --cluster lab",
+        "crawlctl up --data data --plugin prices=shop.py:Prices",
+    ],
 )
 @click.option(
     "--data",
@@ -23,8 +29,9 @@ from crawlctl.parameters import Place, Whole
     help="folder for everything that is stored; jobs in it go on where they were",
 )
 @click.option("--workers", type=Whole(1, 256), metavar="N", help="workers  [default: one a core]")
+@code_option
 @click.pass_context
-def up(ctx: click.Context, *, data: str, workers: int | None) -> None:
+def up(ctx: click.Context, *, data: str, workers: int | None, plugins: Sequence[str]) -> None:
     """Start a private etcd and data server, a master and workers in the background.
 
     Every other command then finds them, until 'crawlctl down'.
@@ -35,13 +42,17 @@ def up(ctx: click.Context, *, data: str, workers: int | None) -> None:
     from crawlctl.show import note
 
     settings = settings_of(ctx, with_services=False, default_log_level="info")
+    _, references = loaded(plugins)
     request = UpRequest(
         data=str(Path(data).absolute()),
         workers=workers or cores(),
         cluster=settings.cluster,
         log_level=settings.log_level,
         log_format=settings.log_format,
-        worker_arguments=("--warc-dir", str(Path(data).absolute() / "warc")),
+        worker_arguments=(
+            *("--warc-dir", str(Path(data).absolute() / "warc")),
+            *arguments(references),
+        ),
     )
     state = start_background(request, os.environ)
     if not settings.quiet:

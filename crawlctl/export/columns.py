@@ -1,7 +1,8 @@
 """A result record as one flat row: the columns of CSV and Parquet.
 
 Nested fields become columns of their own (``error_code``, ``warc_file``), null throughout where the
-record has none; a list of words becomes one text, with commas between them. The columns follow from
+record has none; a list of words becomes one text, with commas between them; what plugins add is one
+text, of JSON. The columns follow from
 :class:`~common.model.records.ResultRecord`.
 """
 
@@ -39,7 +40,7 @@ def _columns(record: type, prefix: tuple[str, ...], *, nullable: bool) -> Iterat
         kind: Any = (
             next(one for one in get_args(hint) if one is not type(None)) if optional else hint
         )
-        if get_origin(kind) is tuple:
+        if get_origin(kind) in (tuple, dict):
             yield Column("_".join(path), str, nullable or optional, path)
         elif issubclass(kind, msgspec.Struct):
             yield from _columns(kind, path, nullable=True)
@@ -57,5 +58,9 @@ def cells(record: ResultRecord) -> list[Cell]:
         value: Any = record
         for name in column.path:
             value = None if value is None else getattr(value, name)
-        row.append(",".join(value) if isinstance(value, tuple) else value)
+        if isinstance(value, tuple):
+            value = ",".join(value)
+        elif isinstance(value, dict):
+            value = msgspec.json.encode(value).decode()
+        row.append(value)
     return row

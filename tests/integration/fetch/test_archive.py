@@ -49,7 +49,7 @@ class Archiving:
         spec = JobSpec(allow_private=True, store="warc", **options)
         self.folder = folder
         self._archive = Archive(folder, job=JobId("j"), node=NodeId("n"), facts={})
-        self._fetcher = Fetcher(spec, connections=4, recorder=Recorder(self._archive, spec))
+        self._fetcher = Fetcher(spec, connections=4, recorder=Recorder(self._archive))
 
     async def fetch(self, url: str, **options: Any) -> Fetched:
         return await self._fetcher.fetch(

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from common.frontier.client import FrontierClient, RedisOptions
 from worker.health import Health
 from worker.metrics import registry_of
+from worker.plugins import PluginFaults
 from worker.stages import BOUNDS_S, CALL_STAGES, PAGE_STAGES, Histogram, Stages
 
 
@@ -52,7 +53,7 @@ async def test_prometheus_is_shown_every_stage_with_growing_buckets() -> None:
     meter = health.meter
     meter.stages.parse.add(0.002)
     meter.stages.parse.add(0.2)
-    text = generate_latest(registry_of(health)).decode()
+    text = generate_latest(registry_of(health, PluginFaults())).decode()
     prefix = 'crawlctl_stage_seconds_bucket{le="%s",stage="parse"} %s'
     for le, count in (("0.001", "0.0"), ("0.003", "1.0"), ("0.3", "2.0"), ("+Inf", "2.0")):
         assert prefix % (le, count) in text

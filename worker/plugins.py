@@ -1,0 +1,313 @@
+"""Runs the hooks of a job's plugins, and keeps their faults to the page at hand.
+
+Whatever a hook does (raise, give something of another type, take too long) becomes
+:class:`PluginFailed`, which ends the page. Only where this worker itself cancels the page does that
+go through. Faults are counted, and logged a few times an hour, with the traceback of the latest.
+
+A synchronous hook that does not return stops the event loop, and nothing here can help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import structlog
+
+from common.model.errors import CrawlerError
+from common.model.job import JobSpec
+from common.plugins.api import RULE, JobInfo, Link, Plugin, Request, Response, hooks_of
+from common.plugins.loading import PluginSet
+from common.runtime.printable import printable
+from common.runtime.request_secrets import header_fault
+from common.web.url import canonicalize
+
+HOOK_S: Final = 30.0
+"""How long a hook that awaits may take."""
+MAX_LINKS: Final = 100_000
+"""Of one plugin from one page: an iterator may have no end."""
+MAX_EXTRA_BYTES: Final = 65_536
+MAX_DEPTH: Final = 32
+"""Of objects and arrays in each other: readers of records must not fail on them."""
+MAX_RULES: Final = 100
+"""Rules of the plugins of one job that are counted by their own names."""
+_MAX_RULE_CHARS: Final = 80
+_MAX_MESSAGE_CHARS: Final = 300
+_LOG_EVERY_S: Final = 600.0
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class PluginFailed(Exception):
+    """A hook of a plugin failed; says which and how, in one line."""
+
+
+class PluginFaults:
+    """What went wrong in the plugins of one worker process."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        """By plugin and hook."""
+        self._silent_until: dict[tuple[str, str], float] = {}
+
+    def note(self, plugin: str, hook: str, error: BaseException) -> None:
+        """Count a fault, and log it unless one of that hook was logged a short while ago."""
+        which, now = (plugin, hook), time.monotonic()
+        self.counts[which] += 1
+        if self._silent_until.get(which, 0.0) <= now:
+            self._silent_until[which] = now + _LOG_EVERY_S
+            log.error(
+                "plugin.failed", plugin=plugin, hook=hook, so_far=self.counts[which],
+                silent_for_s=_LOG_EVERY_S, exc_info=error,
+            )  # fmt: skip
+
+
+class _Named(NamedTuple):
+    name: str
+    plugin: Plugin
+
+
+class JobPlugins:
+    """The plugins of one job in one process, in the order in which the job names them."""
+
+    def __init__(self, faults: PluginFaults) -> None:
+        """Use ``open_plugins``."""
+        self._faults = faults
+        self._opened: list[_Named] = []
+        self._by_hook: dict[str, list[_Named]] = {}
+        self._rules: set[str] = set()
+
+    def has(self, hook: str) -> bool:
+        """Tell whether any plugin has a hook."""
+        return hook in self._by_hook
+
+    async def open(self, name: str, kind: type[Plugin], job: JobInfo) -> None:
+        """Make a plugin and open it.
+
+        Raises:
+            PluginFailed: it could not be.
+        """
+
+        async def open_() -> None:
+            plugin = kind()
+            self._opened.append(_Named(name, plugin))
+            await _awaited(plugin.opened(job))
+
+        await self._guarded(name, "opened", open_)
+        for hook in hooks_of(kind):
+            self._by_hook.setdefault(hook, []).append(self._opened[-1])
+
+    async def close(self) -> None:
+        """Close all, the last opened first; who fails has been noted."""
+        while self._opened:
+            one = self._opened.pop()
+
+            async def close(plugin: Plugin = one.plugin) -> None:
+                await _awaited(plugin.closed())
+
+            try:
+                await self._guarded(one.name, "closed", close)
+            except PluginFailed:
+                continue  # noted
+
+    def let_pass(
+        self, links: Sequence[str], filtered: Counter[str], *, depth: int, referrer: str
+    ) -> list[str]:
+        """Return the links that no plugin refuses, and count the others by rule.
+
+        Raises:
+            PluginFailed: one failed.
+        """
+        kept = []
+        for url in links:
+            rule = self._refusal(Link(url=url, depth=depth, referrer=referrer))
+            if rule is None:
+                kept.append(url)
+            else:
+                filtered[rule] += 1
+        return kept
+
+    def _refusal(self, link: Link) -> str | None:
+        for name, plugin in self._by_hook["refuse"]:
+            try:
+                said = plugin.refuse(link)
+                if said is not None:
+                    return self._rule(name, _name_of_rule(said))
+            except BaseException as error:
+                raise self._failed(name, "refuse", error) from error
+        return None
+
+    def _rule(self, name: str, said: str) -> str:
+        rule = f"{RULE}{name}: {printable(said)[:_MAX_RULE_CHARS]}"
+        if rule not in self._rules:
+            if len(self._rules) >= MAX_RULES:
+                return f"{RULE}{name}: other rules"
+            self._rules.add(rule)
+        return rule
+
+    async def prepare(self, request: Request) -> Mapping[str, str] | None:
+        """Return the headers for a request to a host of the seeds.
+
+        Raises:
+            PluginFailed: one failed.
+        """
+        found: dict[str, str] = {}
+        for name, plugin in self._by_hook.get("prepare", ()):
+
+            async def ask(plugin: Plugin = plugin) -> dict[str, str]:
+                return _headers(await _awaited(plugin.prepare(request)))
+
+            found |= await self._guarded(name, "prepare", ask)
+        return found or None
+
+    async def read(
+        self, response: Response, *, is_page: bool
+    ) -> tuple[Sequence[str], dict[str, dict[str, Any]] | None]:
+        """Return the links of a response, further ones among them, and what its record is to hold.
+
+        Args:
+            response: with the links that were found without plugins.
+            is_page: its links are to be followed.
+
+        Raises:
+            PluginFailed: one failed.
+        """
+        for name, plugin in self._by_hook.get("parse", ()) if is_page else ():
+
+            async def parse(plugin: Plugin = plugin, given: Response = response) -> list[str]:
+                return _links(await _awaited(plugin.parse(given)), base=given.final_url)
+
+            links = await self._guarded(name, "parse", parse)
+            response = replace(response, links=tuple(dict.fromkeys((*response.links, *links))))
+        extra: dict[str, dict[str, Any]] = {}
+        for name, plugin in self._by_hook.get("enrich", ()):
+
+            async def enrich(plugin: Plugin = plugin, given: Response = response) -> dict[str, Any]:
+                return _facts(await _awaited(plugin.enrich(given)))
+
+            if facts := await self._guarded(name, "enrich", enrich):
+                extra[name] = facts
+        return response.links, extra or None
+
+    async def _guarded(self, name: str, hook: str, call: Callable[[], Any]) -> Any:
+        """Return what a hook gives, checked by ``call``.
+
+        Raises:
+            PluginFailed: it failed.
+        """
+        limit = asyncio.timeout(HOOK_S)
+        try:
+            async with limit:
+                return await call()
+        except BaseException as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                error = TimeoutError(f"not done within {HOOK_S:g} s")
+            raise self._failed(name, hook, error) from error
+
+    def _failed(self, name: str, hook: str, error: BaseException) -> BaseException:
+        """Return what is to be raised: what ends this task from outside goes through."""
+        task = asyncio.current_task()
+        is_ours = isinstance(error, asyncio.CancelledError) and task and task.cancelling()
+        if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
+            return error
+        self._faults.note(name, hook, error)
+        said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
+        return PluginFailed(f"plugin {name}, {hook}: {said[:_MAX_MESSAGE_CHARS]}")
+
+
+async def open_plugins(
+    plugins: PluginSet, spec: JobSpec, *, job: str, worker: str, faults: PluginFaults
+) -> JobPlugins | None:
+    """Return the plugins a job names, opened; None where it names none.
+
+    Raises:
+        CrawlerError: one is not there, cannot be imported or did not open; none is left open.
+    """
+    if not spec.plugin:
+        return None
+    opened = JobPlugins(faults)
+    try:
+        for name in dict.fromkeys(spec.plugin):
+            # One that is installed is imported now, which may take a while.
+            kind = await asyncio.to_thread(plugins.get, name)
+            info = JobInfo(id=job, plugin=name, user_agent=spec.user_agent, worker=worker)
+            await opened.open(name, kind, info)
+    except PluginFailed as error:
+        await opened.close()
+        raise CrawlerError(str(error)) from error
+    except BaseException:
+        await opened.close()
+        raise
+    return opened
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _name_of_rule(said: Any) -> str:
+    if not isinstance(said, str) or not said:
+        raise TypeError(f"{_kind(said)} is no name of a rule; give a text, or None")
+    return said
+
+
+def _headers(given: Any) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{_kind(given)} is no mapping of headers")
+    found = {}
+    for name, value in given.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TypeError("names and values of headers must be texts")
+        if (fault := header_fault(name, value)) is not None:
+            raise ValueError(fault)
+        found[name] = value
+    return found
+
+
+def _links(given: Any, *, base: str) -> list[str]:
+    if given is None:
+        return []
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"{_kind(given)} is no series of links")
+    raws = list(islice(given, MAX_LINKS + 1))
+    if len(raws) > MAX_LINKS:
+        raise ValueError(f"more than {MAX_LINKS} links")
+    if not all(isinstance(raw, str) for raw in raws):
+        raise TypeError("links must be texts")
+    return [url for raw in dict.fromkeys(raws) if (url := canonicalize(raw, base)) is not None]
+
+
+def _facts(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{_kind(given)} is no mapping of facts")
+    written = msgspec.json.encode(dict(given))
+    if len(written) > MAX_EXTRA_BYTES:
+        raise ValueError(f"{len(written)} bytes of JSON; at most {MAX_EXTRA_BYTES} are kept")
+    found: dict[str, Any] = msgspec.json.decode(written)
+    if _depth(found) > MAX_DEPTH:
+        raise ValueError(f"objects and arrays more than {MAX_DEPTH} deep")
+    return found
+
+
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} ({value!r:.60})" if value is not None else "None"
