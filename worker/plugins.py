@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,8 @@ MAX_RULES: Final = 100
 _MAX_RULE_CHARS: Final = 80
 _MAX_MESSAGE_CHARS: Final = 300
 _LOG_EVERY_S: Final = 600.0
+_LOG_FRAMES: Final = 10
+_MAX_TRACE_CHARS: Final = 10_000
 
 T = TypeVar("T")
 
@@ -67,7 +70,7 @@ class PluginFaults:
             self._silent_until[which] = now + _LOG_EVERY_S
             log.error(
                 "plugin.failed", plugin=plugin, hook=hook, so_far=self.counts[which],
-                silent_for_s=_LOG_EVERY_S, exc_info=error,
+                silent_for_s=_LOG_EVERY_S, exception=_trace(error),
             )  # fmt: skip
 
 
@@ -220,8 +223,8 @@ class JobPlugins:
         if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
             return error
         self._faults.note(name, hook, error)
-        said = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-        return PluginFailed(f"plugin {name}, {hook}: {said[:_MAX_MESSAGE_CHARS]}")
+        said = " ".join("".join(traceback.format_exception_only(error)).split())
+        return PluginFailed(f"plugin {name}, {hook}: {printable(said)[:_MAX_MESSAGE_CHARS]}")
 
 
 async def open_plugins(
@@ -248,6 +251,11 @@ async def open_plugins(
         await opened.close()
         raise
     return opened
+
+
+def _trace(error: BaseException) -> str:
+    lines = traceback.format_exception(error, limit=-_LOG_FRAMES)
+    return "".join(lines)[-_MAX_TRACE_CHARS:]
 
 
 async def _awaited(answer: Any) -> Any:
@@ -297,16 +305,17 @@ def _facts(given: Any) -> dict[str, Any]:
     if len(written) > MAX_EXTRA_BYTES:
         raise ValueError(f"{len(written)} bytes of JSON; at most {MAX_EXTRA_BYTES} are kept")
     found: dict[str, Any] = msgspec.json.decode(written)
-    if _depth(found) > MAX_DEPTH:
+    if not _is_within(found, MAX_DEPTH):
         raise ValueError(f"objects and arrays more than {MAX_DEPTH} deep")
     return found
 
 
-def _depth(value: Any) -> int:
+def _is_within(value: Any, levels: int) -> bool:
+    """Tell whether no more than ``levels`` objects and arrays are in each other."""
     if not isinstance(value, dict | list):
-        return 0
+        return True
     inner = value.values() if isinstance(value, dict) else value
-    return 1 + max(map(_depth, inner), default=0)
+    return levels > 0 and all(_is_within(one, levels - 1) for one in inner)
 
 
 def _kind(value: Any) -> str:

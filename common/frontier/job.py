@@ -218,7 +218,7 @@ class JobFrontier:
         self._offered_run = await self._client.current_run()
         keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls}
         await self._scope.add(key for key in keys if key is not None)
-        if self._spec.header or self._spec.cookie:
+        if self._spec.header or self._spec.cookie or self._spec.plugin:  # one may prepare requests
             await self._scope.add(trusted_key(url.authority_of(one)) for one in urls)
         seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
         by_shard = self._offers.by_shard(seeds)

@@ -39,7 +39,11 @@ def environment(home: Path | None = None, **extra: str) -> dict[str, str]:
 
 
 def crawlctl(
-    *arguments: str, home: Path | None = None, timeout_s: float = 120, **extra: str
+    *arguments: str,
+    home: Path | None = None,
+    timeout_s: float = 120,
+    cwd: Path | None = None,
+    **extra: str,
 ) -> Ran:
     """Run a command to its end."""
     done = subprocess.run(
@@ -49,6 +53,7 @@ def crawlctl(
         timeout=timeout_s,
         env=environment(home, **extra),
         stdin=subprocess.DEVNULL,
+        cwd=cwd,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)

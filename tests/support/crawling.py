@@ -26,6 +26,7 @@ from common.model import counters
 from common.model.errors import ServiceUnavailable
 from common.model.ids import JobId, NodeId, Task
 from common.model.job import Job, JobSpec, JobState
+from common.plugins.loading import PluginSet
 from common.runtime.clock import utc_now
 from common.runtime.settings import Settings
 from common.web import url
@@ -99,11 +100,18 @@ class Crawls:
             )
         )
 
-    def worker(self, name: str = "w", *, ttl_s: float = LEASE_TTL_S, concurrency: int = 64) -> Node:
+    def worker(
+        self,
+        name: str = "w",
+        *,
+        ttl_s: float = LEASE_TTL_S,
+        concurrency: int = 64,
+        plugins: PluginSet | None = None,
+    ) -> Node:
         return self._add(
             lambda stop: worker.run(
                 self.settings, node_id=NodeId(name), lease_ttl_s=ttl_s, concurrency=concurrency,
-                http=None, stop=stop,
+                http=None, stop=stop, plugins=plugins,
             )
         )  # fmt: skip
 

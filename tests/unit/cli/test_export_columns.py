@@ -42,6 +42,15 @@ def test_a_list_of_words_is_one_text(words: tuple[str, ...], text: str) -> None:
     assert [text] == in_parquet("robots", robots=words)
 
 
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [(None, None), ({"p": {"a": ["x", 1], "b": None}}, '{"p":{"a":["x",1],"b":null}}')],
+)
+def test_what_plugins_add_is_one_text_of_json(extra: Any, text: str | None) -> None:
+    assert [text or ""] == in_csv("extra", extra=extra)
+    assert [text] == in_parquet("extra", extra=extra)
+
+
 @pytest.mark.parametrize("priority", [0.25, 1.0, None])
 def test_a_priority_is_a_fraction(priority: float | None) -> None:
     """Symptom: Parquet took the column for whole numbers and failed. A kind has one type."""

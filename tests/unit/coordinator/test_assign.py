@@ -42,6 +42,18 @@ def test_a_job_that_stores_responses_goes_only_where_there_is_a_folder() -> None
     assert found["plain"] == {"a", "c"}, "b has its part of the work already"
 
 
+def test_a_job_goes_only_where_all_its_plugins_are() -> None:
+    nodes = (worker("a", abilities=("plugin:x",)), worker("b", abilities=("plugin:x", "plugin:y")))
+    job = make_job(id="one", spec=JobSpec(shards=4, plugin=("x", "y")))
+    observation = Observation(term=Term(1), nodes=nodes, jobs=(view(job, None),))
+    assert owners_of(observation) == {"one": {"b"}}
+    alone = Observation(term=Term(1), nodes=nodes[:1], jobs=(view(job, None),))
+    assert owners_of(alone) == {"one": set()}
+    reason = without_worker(alone)[JobId("one")]
+    assert "a: no plugin 'y', " in reason
+    assert "--plugin y=MODULE:OBJECT" in reason
+
+
 def test_a_job_a_worker_refuses_goes_to_the_others() -> None:
     nodes = (worker("a", refused=("one",)), worker("b"))
     assert owners_of(observe(*nodes, one="none"), one="a") == {"one": {"b"}}

@@ -1,0 +1,131 @@
+"""Where plugins come from, and how what is wrong with one is said."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from common.model.errors import UsageError
+from common.plugins.loading import GROUP, PluginSet, Reference, load, reference
+
+GOOD = """
+from dataclasses import dataclass
+from crawlctl.plugins import Plugin
+
+@dataclass
+class Note:
+    text: str
+
+class Outer:
+    class Good(Plugin):
+        def refuse(self, link):
+            return None
+
+class Good(Outer.Good):
+    pass
+"""
+
+DERIVED = "from crawlctl.plugins import Plugin\nclass Good(Plugin):\n    "
+
+
+def written(folder: Path, text: str, name: str = "shop.py") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("shop.plugins:Prices", Reference("Prices", "shop.plugins", "Prices")),
+        ("prices=shop:Prices", Reference("prices", "shop", "Prices")),
+        ("p=/a=b:c/shop.py:Outer.Prices", Reference("p", "/a=b:c/shop.py", "Outer.Prices")),
+        ("/a=b/shop.py:Outer.Prices", Reference("Prices", "/a=b/shop.py", "Outer.Prices")),
+    ],
+)
+def test_a_reference_has_a_name_and_a_place(text: str, expected: Reference) -> None:
+    assert expected == reference(text)
+    assert expected == reference(str(expected)), "as it is passed on"
+
+
+def test_a_file_is_named_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(tmp_path / "shop.py") == reference("shop.py:Prices").module
+
+
+@pytest.mark.parametrize(
+    "text", ["", "shop", "shop:", ":Prices", "=shop:Prices", "a b=shop:Prices", "shop:Ünïcode"]
+)
+def test_what_is_no_reference_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--plugin: "):
+        reference(text)
+
+
+def test_a_file_is_imported_once_and_its_module_hides_no_other(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD, "json.py")
+    good = load(reference(f"{path}:Good"))
+    inner = load(reference(f"{path}:Outer.Good"))
+    assert issubclass(good, inner)
+    assert path == good.__module__
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nowhere_at_all", "ModuleNotFoundError.*nowhere_at_all"),
+        ("raise ValueError('a\\nb')", r"ValueError: a b, .*shop\.py line 1"),
+        ("raise SystemExit", "SystemExit"),
+        ("def broken(:", "SyntaxError"),
+        ("x = 1", "has no 'Good'"),
+        ("class Good: pass", r"crawlctl\.plugins\.Plugin"),
+        ("Good = 7", r"crawlctl\.plugins\.Plugin"),
+        (
+            f"{DERIVED}def enrichh(self, response): ...",
+            "none of the hooks refuse, prepare, parse, enrich",
+        ),
+        (f"{DERIVED}async def refuse(self, link): ...", r"Good\.refuse is async"),
+    ],
+)
+def test_what_is_no_plugin_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=f"^--plugin Good: .*{said}") as caught:
+        load(reference(f"{written(tmp_path, text)}:Good"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_failed_is_imported_anew(tmp_path: Path) -> None:
+    path = written(tmp_path, "raise ValueError")
+    with pytest.raises(UsageError):
+        load(reference(f"{path}:Good"))
+    written(tmp_path, GOOD)
+    assert "Good" == load(reference(f"{path}:Good")).__name__
+
+
+def test_two_plugins_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    given = [reference(f"{path}:Good"), reference(f"{path}:Outer.Good")]
+    with pytest.raises(UsageError, match="two plugins are named 'Good'"):
+        PluginSet(given)
+    assert ("Good", "other") == PluginSet(
+        [given[0], given[1]._replace(name="other")], installed=dict
+    ).names
+
+
+def test_installed_plugins_are_imported_when_asked_for_and_hidden_by_given_ones(
+    tmp_path: Path,
+) -> None:
+    given = reference(f"good={written(tmp_path, GOOD)}:Good")
+    entries = {
+        name: EntryPoint(name, value, GROUP)
+        for name, value in {"good": "nowhere_at_all:X", "bad": "nowhere_at_all:Y"}.items()
+    }
+    plugins = PluginSet([given], installed=lambda: entries)
+    assert ("bad", "good") == plugins.names
+    assert "Good" == plugins.get("good").__name__
+    with pytest.raises(UsageError, match=r"^plugin bad: .*nowhere_at_all"):
+        plugins.get("bad")
+    known = re.escape("no plugin is named 'none'; there are bad, good")
+    with pytest.raises(UsageError, match=known):
+        plugins.get("none")
