@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import structlog
 
+from common.frontier.owner import HOLD_MS
 from common.model.errors import CrawlerError
 from common.model.job import JobSpec
 from common.plugins.api import RULE, JobInfo, Link, Plugin, Request, Response, hooks_of
@@ -31,7 +32,9 @@ from common.runtime.request_secrets import header_fault
 from common.web.url import canonicalize
 
 HOOK_S: Final = 30.0
-"""How long a hook that awaits may take."""
+"""How long a hook that awaits may take, but for ``prepare``."""
+PREPARE_S: Final = HOLD_MS / 2000
+"""Half of the time within which a claimed URL must be sent: one that is late goes back unasked."""
 MAX_LINKS: Final = 100_000
 """Of one plugin from one page: an iterator may have no end."""
 MAX_EXTRA_BYTES: Final = 65_536
@@ -169,7 +172,7 @@ class JobPlugins:
             async def ask(plugin: Plugin = plugin) -> dict[str, str]:
                 return _headers(await _awaited(plugin.prepare(request)))
 
-            found |= await self._guarded(name, "prepare", ask)
+            found |= await self._guarded(name, "prepare", ask, within_s=PREPARE_S)
         return found or None
 
     async def read(
@@ -201,19 +204,22 @@ class JobPlugins:
                 extra[name] = facts
         return response.links, extra or None
 
-    async def _guarded(self, name: str, hook: str, call: Callable[[], Any]) -> Any:
+    async def _guarded(
+        self, name: str, hook: str, call: Callable[[], Any], *, within_s: float | None = None
+    ) -> Any:
         """Return what a hook gives, checked by ``call``.
 
         Raises:
             PluginFailed: it failed.
         """
-        limit = asyncio.timeout(HOOK_S)
+        within_s = HOOK_S if within_s is None else within_s
+        limit = asyncio.timeout(within_s)
         try:
             async with limit:
                 return await call()
         except BaseException as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                error = TimeoutError(f"not done within {HOOK_S:g} s")
+                error = TimeoutError(f"not done within {within_s:g} s")
             raise self._failed(name, hook, error) from error
 
     def _failed(self, name: str, hook: str, error: BaseException) -> BaseException:

@@ -146,6 +146,28 @@ async def test_secrets_of_the_job_are_not_kept(site: Site, tmp_path: Path) -> No
     _, request = await archiving.end()
     assert ["***"] == request.field("Authorization") == request.field("X-Key")
     assert ["***"] == request.field("Cookie")
+
+
+async def test_headers_of_plugins_are_sent_in_place_of_the_jobs_but_not_kept(
+    tmp_path: Path,
+) -> None:
+    seen: list[Request] = []
+
+    def see(request: Request) -> Page:
+        seen.append(request)
+        return Page()
+
+    headers = {"x-key": "theirs", "X-Token": "s3cret"}
+    with Site({"/": see}) as site:
+        archiving = Archiving(tmp_path, header=("X-Key: ours", "X-Job: ours"))
+        await archiving.fetch(site.url("/"), trusted=True, headers=headers)
+        await archiving.fetch(site.url("/"), headers=headers)
+        kept = [one for one in await archiving.end() if one.kind == "request"]
+    names = ("x-key", "x-token", "x-job")
+    sent = [tuple(request.headers.get(name) for name in names) for request in seen]
+    assert [("theirs", "s3cret", "ours"), (None, None, None)] == sent
+    hidden = [tuple(request.field(name) for name in names) for request in kept]
+    assert [(["***"], ["***"], ["***"]), ([], [], [])] == hidden
     assert b"s3cret" not in unpacked(tmp_path)
 
 

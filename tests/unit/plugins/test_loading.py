@@ -129,3 +129,19 @@ def test_installed_plugins_are_imported_when_asked_for_and_hidden_by_given_ones(
     known = re.escape("no plugin is named 'none'; there are bad, good")
     with pytest.raises(UsageError, match=known):
         plugins.get("none")
+
+
+def test_installed_plugins_are_found_by_their_entry_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, GOOD, "a_shop_of_tests.py")
+    package = tmp_path / "a_shop_of_tests-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: a-shop-of-tests\nVersion: 1.0\n"
+    )
+    (package / "entry_points.txt").write_text(f"[{GROUP}]\nbest = a_shop_of_tests:Outer.Good\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins = PluginSet()
+    assert "best" in plugins.names
+    assert "Outer.Good" == plugins.get("best").__qualname__

@@ -213,13 +213,16 @@ async def test_a_page_that_is_cancelled_is_no_fault() -> None:
 
 async def test_a_hook_that_awaits_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.plugins, "HOOK_S", 0.01)
+    monkeypatch.setattr(worker.plugins, "PREPARE_S", 0.02)
 
-    async def wait(_: Response) -> None:
+    async def wait(_: object) -> None:
         await asyncio.Event().wait()
 
-    job = await opened(p=plugin("enrich", wait))
-    with pytest.raises(PluginFailed, match=r"not done within 0\.01 s"):
-        await job.read(PAGE, is_page=True)
+    job = await opened(p=plugin("enrich", wait), q=plugin("prepare", wait))
+    with pytest.raises(PluginFailed, match=r"enrich: .* not done within 0\.01 s"):
+        await ask(job, "enrich")
+    with pytest.raises(PluginFailed, match=r"prepare: .* not done within 0\.02 s"):
+        await ask(job, "prepare")
 
 
 async def test_refused_links_are_counted_by_rule_and_rules_are_bounded() -> None:

@@ -53,7 +53,10 @@ async def test_prometheus_is_shown_every_stage_with_growing_buckets() -> None:
     meter = health.meter
     meter.stages.parse.add(0.002)
     meter.stages.parse.add(0.2)
-    text = generate_latest(registry_of(health, PluginFaults())).decode()
+    faults = PluginFaults()
+    faults.note("prices", "enrich", ValueError("x"))
+    text = generate_latest(registry_of(health, faults)).decode()
+    assert 'crawlctl_plugin_failures_total{hook="enrich",plugin="prices"} 1.0' in text
     prefix = 'crawlctl_stage_seconds_bucket{le="%s",stage="parse"} %s'
     for le, count in (("0.001", "0.0"), ("0.003", "1.0"), ("0.3", "2.0"), ("+Inf", "2.0")):
         assert prefix % (le, count) in text
