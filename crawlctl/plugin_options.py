@@ -69,6 +69,8 @@ def named(texts: Sequence[str]) -> tuple[tuple[str, ...], list[Reference]]:
     Raises:
         UsageError: one is no reference, cannot be imported or is no plugin.
     """
+    if not texts:
+        return (), []
     plugins, references = loaded([text for text in texts if ":" in text])
     code = iter(references)
     names = tuple(next(code).name if ":" in text else text for text in texts)

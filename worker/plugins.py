@@ -32,7 +32,9 @@ from common.runtime.request_secrets import header_fault
 from common.web.url import canonicalize
 
 HOOK_S: Final = 30.0
-"""How long a hook that awaits may take, but for ``prepare``."""
+"""How long a hook that awaits may take, but for these:"""
+CLOSE_S: Final = 5.0
+"""Not only this job waits for it."""
 PREPARE_S: Final = HOLD_MS / 2000
 """Half of the time within which a claimed URL must be sent: one that is late goes back unasked."""
 MAX_LINKS: Final = 100_000
@@ -121,7 +123,7 @@ class JobPlugins:
                 await _awaited(plugin.closed())
 
             try:
-                await self._guarded(one.name, "closed", close)
+                await self._guarded(one.name, "closed", close, within_s=CLOSE_S)
             except PluginFailed:
                 continue  # noted
 
@@ -325,4 +327,5 @@ def _is_within(value: Any, levels: int) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return f"{type(value).__name__} ({value!r:.60})" if value is not None else "None"
+    """Return what is said of a value: not itself, since it may be a secret."""
+    return f"a value of type {type(value).__name__}"

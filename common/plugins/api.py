@@ -121,7 +121,7 @@ class Plugin:
         """
 
     def closed(self) -> Awaitable[None] | None:
-        """Close it, when no part of the job is done here any more; within 30 seconds.
+        """Close it, when no part of the job is done here any more; within 5 seconds.
 
         Also called after ``opened`` failed; never when the process is killed.
         """

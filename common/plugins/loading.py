@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -112,7 +112,12 @@ class PluginSet:
                     f"{OPTION}: two plugins are named {one.name!r}; name one NAME=MODULE:OBJECT"
                 )
             self._loaded[one.name] = load(one)
-        self._installed = (installed or _installed)()
+        self._find_installed = installed or _installed
+
+    @cached_property
+    def _installed(self) -> Mapping[str, EntryPoint]:
+        """Looked for when it is first asked: that reads a file of every package there is."""
+        return self._find_installed()
 
     @property
     def names(self) -> tuple[str, ...]:

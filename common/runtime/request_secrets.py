@@ -59,13 +59,13 @@ def check_proxy(text: str) -> None:
 
 
 def header_fault(name: str, value: str) -> str | None:
-    """Return why a request may not carry a header of ours; None where it may."""
+    """Return why no request may carry a header, with its name; None where one may."""
     if not _TOKEN.fullmatch(name):
-        return f"{name!r} is no name of a header"
+        return f"{name!r}: it is no name of a header"
     if name.lower() in _OURS:
-        return f"{name} is set for each request and cannot be given"
+        return f"{name}: it is set for each request and cannot be given"
     if not _FIELD_VALUE.fullmatch(value):
-        return f"the value of {name} cannot be sent; give a line of text"
+        return f"{name}: the value cannot be sent; give a line of text"
     return None
 
 
@@ -106,7 +106,7 @@ def _header(name: str, value: str | None) -> tuple[str, str]:
     if value is None or not _TOKEN.fullmatch(name):
         raise UsageError("--header: expected 'NAME: VALUE', as in 'Accept-Language: de'")
     if (fault := header_fault(name, value)) is not None:
-        raise UsageError(f"--header: {fault}")
+        raise UsageError(f"--header {fault}")
     return name, value
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from common.frontier.keys import TaskKeys
 from common.model.ids import JobId, Task
+from common.plugins.api import HOOKS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("crawlctl", "coordinator", "worker", "common")
@@ -125,6 +126,11 @@ def test_every_redis_key_is_documented() -> None:
     made = TaskKeys("c", Task(JobId("j"), 0))
     tails = [str(getattr(made, name)).rsplit(":", 1)[1] for name in keys]
     assert [] == [tail for tail in tails if f"{tail}`" not in keyspace]
+
+
+def test_every_hook_of_plugins_is_documented() -> None:
+    rows = (ROOT / "docs" / "plugins.md").read_text()
+    assert [] == [hook for hook in HOOKS if f"| `{hook}(" not in rows]
 
 
 @pytest.mark.parametrize("word", ["/work/", "/root/", "issue #", "TODO", "FIXME"])

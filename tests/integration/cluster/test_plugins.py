@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from crawlctl.connect import Services
+from crawlctl.retrying import put_back_all
 from tests.support.crawling import Crawls, crawls
 from tests.support.plugins import FAULTS, BadHeaders, Example, Failing, Stubborn, plugins
 from tests.support.servers import EtcdServer, RedisServer
@@ -127,6 +129,32 @@ async def test_a_fault_ends_its_page_and_nothing_else(
     assert {"fetched"} == {found[site.url(path)]["outcome"] for path in ("/", *good)}
 
 
+async def test_pages_of_a_plugin_that_was_mended_can_be_put_back(
+    etcd_server: EtcdServer,
+    redis_server: RedisServer,
+    cluster_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(FAULTS, "page", lambda: 1 // 0)
+    async with crawls(
+        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
+    ) as running:
+        running.worker(plugins=plugins(failing=Failing))
+        with Site({"/page": Page(title="page")}) as site:
+            await running.submit(site.url("/page"), plugin=["failing"], keep_open=True)
+
+            async def counted(name: str) -> bool:
+                return (await running.counters())[name] == 1
+
+            await until(lambda: counted("dead"), within_s=60)
+            monkeypatch.setitem(FAULTS, "page", dict)
+            services = Services(running.coord, running.client, cluster_name)
+            assert 1 == await put_back_all(services, "job")
+            await until(lambda: counted("fetched"), within_s=60)
+            (record,) = (await running.records()).values()
+    assert ("fetched", "page", None) == (record["outcome"], record["title"], record["error"])
+
+
 async def test_headers_that_would_break_the_request_are_never_sent(
     etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
 ) -> None:
@@ -141,7 +169,7 @@ async def test_headers_that_would_break_the_request_are_never_sent(
     assert ("dead", "plugin_failed", None) == (
         record["outcome"], record["error"]["code"], record["status"],
     )  # fmt: skip
-    assert "Host is set for each request" in record["error"]["message"]
+    assert "Host: it is set for each request" in record["error"]["message"]
 
 
 async def test_a_job_whose_plugin_does_not_open_is_refused_and_others_go_on(
