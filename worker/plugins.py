@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import structlog
+from multidict import CIMultiDict
 
 from common.frontier.owner import HOLD_MS
 from common.model.errors import CrawlerError
@@ -151,6 +152,8 @@ class JobPlugins:
                 if said is not None:
                     return self._rule(name, _name_of_rule(said))
             except BaseException as error:
+                if _is_from_outside(error):
+                    raise
                 raise self._failed(name, "refuse", error) from error
         return None
 
@@ -168,13 +171,13 @@ class JobPlugins:
         Raises:
             PluginFailed: one failed.
         """
-        found: dict[str, str] = {}
+        found: CIMultiDict[str] = CIMultiDict()
         for name, plugin in self._by_hook.get("prepare", ()):
 
-            async def ask(plugin: Plugin = plugin) -> dict[str, str]:
+            async def ask(plugin: Plugin = plugin) -> CIMultiDict[str]:
                 return _headers(await _awaited(plugin.prepare(request)))
 
-            found |= await self._guarded(name, "prepare", ask, within_s=PREPARE_S)
+            found.update(await self._guarded(name, "prepare", ask, within_s=PREPARE_S))
         return found or None
 
     async def read(
@@ -220,16 +223,13 @@ class JobPlugins:
             async with limit:
                 return await call()
         except BaseException as error:
+            if _is_from_outside(error):
+                raise
             if isinstance(error, TimeoutError) and limit.expired():
                 error = TimeoutError(f"not done within {within_s:g} s")
             raise self._failed(name, hook, error) from error
 
-    def _failed(self, name: str, hook: str, error: BaseException) -> BaseException:
-        """Return what is to be raised: what ends this task from outside goes through."""
-        task = asyncio.current_task()
-        is_ours = isinstance(error, asyncio.CancelledError) and task and task.cancelling()
-        if is_ours or isinstance(error, KeyboardInterrupt | GeneratorExit):
-            return error
+    def _failed(self, name: str, hook: str, error: BaseException) -> PluginFailed:
         self._faults.note(name, hook, error)
         said = " ".join("".join(traceback.format_exception_only(error)).split())
         return PluginFailed(f"plugin {name}, {hook}: {printable(said)[:_MAX_MESSAGE_CHARS]}")
@@ -261,6 +261,14 @@ async def open_plugins(
     return opened
 
 
+def _is_from_outside(error: BaseException) -> bool:
+    """Tell whether an exception ends this task or process, and not just the hook."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
 def _trace(error: BaseException) -> str:
     lines = traceback.format_exception(error, limit=-_LOG_FRAMES)
     return "".join(lines)[-_MAX_TRACE_CHARS:]
@@ -276,12 +284,12 @@ def _name_of_rule(said: Any) -> str:
     return said
 
 
-def _headers(given: Any) -> dict[str, str]:
+def _headers(given: Any) -> CIMultiDict[str]:
+    found: CIMultiDict[str] = CIMultiDict()
     if given is None:
-        return {}
+        return found
     if not isinstance(given, Mapping):
         raise TypeError(f"{_kind(given)} is no mapping of headers")
-    found = {}
     for name, value in given.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError("names and values of headers must be texts")

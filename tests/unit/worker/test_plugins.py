@@ -96,6 +96,16 @@ async def test_plugins_are_asked_in_order_and_see_what_those_before_them_found()
     assert (PAGE.links, {"c": {"links": [*PAGE.links]}}) == await job.read(PAGE, is_page=False)
 
 
+async def test_of_two_headers_of_one_name_the_last_counts() -> None:
+    job = await opened(
+        a=plugin("prepare", lambda _: {"X-One": "a", "x-one": "b", "X-Two": "a"}),
+        b=plugin("prepare", lambda _: {"x-TWO": "b"}),
+    )
+    found = await job.prepare(REQUEST)
+    assert found is not None
+    assert [("x-one", "b"), ("x-two", "b")] == [(name.lower(), v) for name, v in found.items()]
+
+
 async def test_links_are_canonical_distinct_and_crawlable() -> None:
     given = ["x#y", "x", "/known", "javascript:0", "http://[", "\udcff", "HTTP://H.example:80/z"]
     job = await opened(p=plugin("parse", lambda _: given))
