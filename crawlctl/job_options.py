@@ -56,7 +56,7 @@ HELP: Final[dict[str, str]] = {
     "--warc-dir of each worker otherwise",
     "retries": "tries after the first before a URL is given up as dead",
     "priority": "weight among jobs: each step doubles the share of a worker's places that a job "
-    "gets; above 0 more, below 0 less than others",
+    "gets; above 0 more, below 0 less than others; more than 10 steps count as 10",
     "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in half the memory, "
     "which takes some new URLs for known ones",
     "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
