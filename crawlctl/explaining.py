@@ -16,7 +16,7 @@ from common.model.job import Job, JobState
 from common.model.records import Outcome, ResultRecord
 from common.plugins.api import RULE
 from common.runtime.clock import from_unix_ms, utc_now
-from common.web.scope import UrlRules
+from common.web.scope import UrlRules, domain_of
 from common.web.traps import Traps
 from common.web.url import host_key, parse_seed
 from crawlctl.jobview import why_waiting
@@ -151,6 +151,8 @@ async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) 
         reason = "a request to its host is under way"
     elif ready > utc_now():
         reason = f"the next request to its host may start at {ready}"
+        if job.spec.per_domain is not None or job.spec.per_ip is not None:
+            reason += ", if its domain and its address are not at their limit then"
     elif queued.before:
         reason = "it is not its turn yet"
     else:
@@ -162,9 +164,23 @@ async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) 
         "host_ready_at": ready,
         "owner": owner,
         "token": token,
+        **await _domain(services, job, queued.item.url),
         **_of_item(queued),
     }
     return _Said("queued", reason, detail)
+
+
+async def _domain(services: Services, job: Job, url: str) -> dict[str, Any]:
+    """Return how busy a URL's domain is, where the job limits that."""
+    from common.frontier.pace import domain_group, taken
+
+    limit = job.spec.per_domain
+    if limit is None:
+        return {}
+    domain = domain_of(url)
+    key = domain_group(domain)
+    count = await taken(services.client, cluster=services.cluster, key=key)
+    return {"domain": {"name": domain, "under_way": count, "limit": limit}}
 
 
 def _delayed(job: Job, delayed: Delayed) -> _Said:

@@ -1,4 +1,4 @@
-"""The options that make a job's spec, one for each field of ``JobSpec`` that has its feature.
+"""The options that make a job's spec, one for each field of ``JobSpec``.
 
 Types and defaults come from the fields themselves; what is added here is the words, and checks of
 texts (patterns, headers) that are better refused on the command line than found by a worker.
@@ -31,6 +31,9 @@ HELP: Final[dict[str, str]] = {
     "follow": f"elements whose links are followed, of {', '.join((*FOLLOW_TAGS, *MORE_TAGS))}",
     "delay": "seconds between two requests to one host, unless its robots.txt asks for more",
     "per_host": "concurrent requests to one host; above 1 the delay counts from start to start",
+    "per_ip": "concurrent requests to one IP address, all its hosts and all jobs with this option "
+    "together",
+    "per_domain": "concurrent requests to one registered domain (public suffix list), as --per-ip",
     "user_agent": "who we say we are; its first word is looked for in robots.txt",
     "header": "request header 'NAME: VALUE'; the value may be @FILE or env:NAME; repeatable",
     "cookie": "cookie NAME=VALUE, sent to the seeds' hosts only; the value may be @FILE or "
@@ -62,9 +65,6 @@ HELP: Final[dict[str, str]] = {
     "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
     "allow_private": "allow loopback, private and link-local addresses",
 }
-NOT_YET: Final = ("per_ip", "per_domain")
-"""Fields without their feature in this version; no options, and refused in a spec."""
-
 _METAVARS: Final = {
     "allow": "REGEX",
     "deny": "REGEX",
@@ -130,21 +130,6 @@ def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
         for text in _each(values.get(name)):
             check(_flag(name), text)
     return JobSpec(**values)
-
-
-def refuse_unsupported(spec: JobSpec) -> None:
-    """Refuse a spec that asks for what this version cannot do.
-
-    Raises:
-        UsageError: names the field and its only value so far.
-    """
-    for field in msgspec.structs.fields(JobSpec):
-        value = getattr(spec, field.name)
-        if field.name in NOT_YET and value != field.default:
-            raise UsageError(
-                f"{field.name}: {value!r} is not supported by this version; leave it at "
-                f"{msgspec.json.encode(field.default).decode()}"
-            )
 
 
 def option_name(field: str) -> str:

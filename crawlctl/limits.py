@@ -82,8 +82,10 @@ def judge(now: Situation) -> Verdict:
         remedy = "start more workers, if URLs of other hosts are queued ('crawlctl job hosts')"
         return Verdict("cpu", reason, remedy)
     if now.hosts_due == 0 and now.hosts_waiting > 0:
-        reason = f"each of the {now.hosts_waiting} hosts with queued URLs waits for its delay"
+        count = now.hosts_waiting
+        reason = f"each of the {count} hosts with queued URLs waits for its delay or its turn"
         remedy = "more hosts; or, where they are yours, a shorter --delay or a higher --per-host"
+        remedy += " (--per-ip, --per-domain, where they are given)"
         return Verdict("politeness", reason, remedy)
     return _by_pages(now)
 

@@ -23,7 +23,7 @@ from common.model.errors import FrontierUnavailable, RefusedError
 from common.model.ids import JobId
 from common.model.job import Job, JobSpec, JobState
 from common.runtime.clock import utc_now
-from crawlctl.job_options import option_name, refuse_unsupported
+from crawlctl.job_options import option_name
 from crawlctl.jobview import differing_field
 from crawlctl.seeds import chunk_count, chunks
 from crawlctl.transitions import change
@@ -73,7 +73,6 @@ async def submit(
     Raises:
         RefusedError: the id belongs to another job, or to one that was deleted.
     """
-    refuse_unsupported(spec)
     wanted = Job(
         id=job_id,
         spec=spec,

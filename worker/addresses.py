@@ -66,6 +66,26 @@ def is_public(ip: str) -> bool:
     return _is_public_v4(address) if isinstance(address, IPv4Address) else _is_public_v6(address)
 
 
+def is_address(name: str) -> bool:
+    """Tell whether a host's name is an address itself; brackets are none of it."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def reached_by(ip: str) -> str:
+    """Return the one name of the address that ``ip`` (an IP literal) leads to.
+
+    IPv4 addresses embedded in IPv6 ones (mapped, NAT64) are themselves.
+    """
+    address = ip_address(ip.partition("%")[0])
+    if isinstance(address, IPv6Address) and (address in _MAPPED or address in _NAT64):
+        return str(IPv4Address(int(address) & 0xFFFF_FFFF))
+    return str(address)
+
+
 def literal_private(url: str) -> bool:
     """Tell whether the URL itself names something not public: an address literal, or localhost.
 

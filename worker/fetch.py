@@ -6,7 +6,8 @@ are not public. Connections and cookies are kept for the whole job.
 
 Invariants: ``fetch`` raises nothing but CancelledError; every failure has a code. It sends one
 request for each leave it has: the call itself is the first, and each further one (a redirect back
-to the same page, or a kept connection that turned out dead) first asks ``wait_before_hop``.
+to the same page, a kept connection that turned out dead, another address where the one chosen
+cannot be reached) first asks ``wait_before_hop``.
 
 Not promised: pacing, robots rules and retries are the caller's. Through a proxy only addresses
 written in the URL itself are checked, since the proxy looks the names up.
@@ -30,6 +31,7 @@ from common.model.records import ErrorInfo, WarcRef
 from common.web.retry import ErrorCode
 from common.web.url import header_reference
 from worker.addresses import literal_private
+from worker.dns import CHOSEN, Addresses, ChosenResolver, Resolver, Route
 from worker.fetch_body import Body, Limits, read_body, text_field
 from worker.fetch_errors import (
     InvalidLocationFault,
@@ -48,6 +50,9 @@ MAX_HOPS: Final = 10
 """Redirects back to the same page that are followed inside one fetch."""
 
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+_UNREACHED: Final = frozenset(
+    (ErrorCode.CONNECT_REFUSED, ErrorCode.CONNECT_FAILED, ErrorCode.CONNECT_TIMEOUT)
+)
 
 _log = structlog.get_logger()
 
@@ -128,7 +133,15 @@ class Fetcher:
         self._trusted_headers = trusted_headers(spec)
         self._has_proxy = spec.proxy is not None
         self._allow_private = spec.allow_private
-        self._session = open_session(spec, connections=connections)
+        names = Resolver()
+        self.addresses: Addresses | None = None
+        """Which address each host is asked at, for a job that limits requests to addresses."""
+        if spec.per_ip is not None:
+            wait_s = self._waits.connect_s
+            self.addresses = Addresses(names, allow_private=spec.allow_private, wait_s=wait_s)
+        self._session = open_session(
+            spec, connections=connections, resolver=ChosenResolver() if self.addresses else names
+        )
         self._stages = Stages() if stages is None else stages
         self._recorder = recorder
 
@@ -147,6 +160,7 @@ class Fetcher:
         any_type: bool = False,
         max_body: int | None = None,
         cut: bool = False,
+        route: Route | None = None,
     ) -> Fetched:
         """Request ``url`` and read the answer.
 
@@ -160,6 +174,7 @@ class Fetcher:
             any_type: Take any media type, whatever the job accepts (robots.txt, sitemaps).
             max_body: A size limit in place of the job's, in decoded bytes.
             cut: Keep the first ``max_body`` bytes of a longer body instead of failing.
+            route: Says for each request which address it goes to; for a job with ``per_ip``.
         """
         limits = self._limits
         if any_type or cut or max_body is not None:
@@ -174,11 +189,15 @@ class Fetcher:
         hops = 0
         may_reconnect = True
         while True:
-            fetched, is_stale = await self._request(target, limits, own)
+            fetched, is_stale = await self._request(target, limits, own, route)
             if hops:
                 fetched = replace(fetched, url=url, hops=hops)
             if is_stale and may_reconnect:
                 may_reconnect = False
+            elif route is not None and _is_unreached(fetched) and route.failed():
+                if await wait_before_hop(fetched.ended_at):
+                    continue
+                return fetched
             elif fetched.location is None or not is_bounce(fetched.location):
                 return fetched
             elif hops == MAX_HOPS:
@@ -208,8 +227,19 @@ class Fetcher:
         own.update(further)
         return own
 
+    async def _send(self, url: str, own: Mapping[str, str] | None, route: Route | None) -> Answer:
+        """Send a request; return once the header of its answer has come."""
+        chosen = None if route is None else CHOSEN.set(route.choice)
+        try:
+            response = await self._session.get(_exact_url(url), headers=own, allow_redirects=False)
+        finally:
+            if chosen is not None:
+                CHOSEN.reset(chosen)
+        assert isinstance(response, Answer)
+        return response
+
     async def _request(
-        self, url: str, limits: Limits, own: Mapping[str, str] | None
+        self, url: str, limits: Limits, own: Mapping[str, str] | None, route: Route | None
     ) -> tuple[Fetched, bool]:
         """Send one request; return how it ended, and whether a kept connection turned out dead.
 
@@ -217,19 +247,14 @@ class Fetcher:
             url: what for.
             limits: of the body.
             own: headers for this host alone.
+            route: which address to connect to, where addresses are limited.
         """
         started_at = time.monotonic()
         answer: Answer | None = None
         location: str | None = None
         try:
             self._check_literal(url)
-            response = await self._session.get(
-                _exact_url(url),
-                headers=own,
-                allow_redirects=False,
-            )
-            assert isinstance(response, Answer)
-            answer = response
+            answer = await self._send(url, own, route)
             self._stages.connect.add(answer.sent_at - started_at)
             self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
             location = _location_of(answer, url)
@@ -271,6 +296,10 @@ class Fetcher:
         if error.code == ErrorCode.INTERNAL_ERROR:
             _log.error("fetch.unexpected", exc_info=failure)
         return error
+
+
+def _is_unreached(fetched: Fetched) -> bool:
+    return fetched.error is not None and fetched.error.code in _UNREACHED
 
 
 def target_of(url: str) -> str:

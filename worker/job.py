@@ -20,6 +20,7 @@ from common.web.directives import agent_of
 from common.web.retry import RetryPolicy
 from worker.capacity import Share
 from worker.fetch import Fetcher
+from worker.groups import groups_of
 from worker.outlinks import Outlinks
 from worker.pacer import Pacer
 from worker.parsing import PageParser
@@ -27,6 +28,7 @@ from worker.patience import Patience
 from worker.robots import RobotsCache
 from worker.sitemaps import Sitemaps
 from worker.stages import Stages
+from worker.visit import HOLD_S
 
 if TYPE_CHECKING:
     from worker.plugins import JobPlugins
@@ -80,14 +82,16 @@ class JobContext:
         self.fetcher = Fetcher(
             spec, connections=connections, stages=stages, recorder=_recorder(archive)
         )
+        groups = groups_of(spec, self.fetcher.addresses)
+        lasts_s = spec.timeout if groups is None else spec.timeout + HOLD_S
         permits = Permits(
             client,
             cluster=cluster,
             token=token,
             dead_below=dead_below,
-            lasts_ms=int(spec.timeout * 1000),
+            lasts_ms=int(lasts_s * 1000),
         )
-        self.pacer = Pacer(permits, per_host=spec.per_host)
+        self.pacer = Pacer(permits, per_host=spec.per_host, groups=groups)
         self.patience = Patience(timeout_s=spec.timeout)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer, self.patience)
         agent = agent_of(spec.user_agent)

@@ -31,17 +31,16 @@ from common.web import sitemap, url
 from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
 from worker.fetch import Fetched
 from worker.job import JobContext
-from worker.pacer import Visit
 from worker.patience import Standing
 from worker.plugins import JobPlugins, PluginFailed
 from worker.reading import read
+from worker.robots import Later
 from worker.settlement import Settlement
 from worker.sitemaps import SitemapRecord
+from worker.visit import Visit
 
 MAX_OWNERS: Final = 5
 """A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
-REST_S: Final = 1.0
-"""How long a host rests whose robots.txt is still awaited: its pages hold no places meanwhile."""
 FULL_S: Final = 0.5
 """How long a URL waits while others in flight may use up the budget of its host."""
 
@@ -134,11 +133,11 @@ class PageWorker:
         asked = None
         if known is None:
             with self._context.stages.robots.timed():
-                known = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
-            if known is None:
+                answer = await robots.ask(item.host, is_allowed=self._may_send, trusted=trusted)
+            if isinstance(answer, Later):
                 # Requests may have been sent for it; one delay too many does no harm.
-                return self._release(page, time.monotonic(), wait_s=REST_S)
-            asked = known.asked
+                return self._release(page, time.monotonic(), wait_s=answer.wait_s)
+            known, asked = answer, answer.asked
         if known.rules is None:
             assert known.error is not None
             if asked is None:  # nothing was asked for this page: it keeps its attempt
@@ -185,6 +184,7 @@ class PageWorker:
                 any_type=bool(item.sitemap),
                 max_body=sitemap.MAX_BYTES if item.sitemap else None,
                 cut=bool(item.sitemap),
+                route=visit.route,
             )
             visit.ended(pause_s=_retry_after_s(fetched))
         self._context.patience.heard(

@@ -21,8 +21,9 @@ from common.web import url
 from common.web.retry import ErrorCode
 from common.web.robots import MAX_BYTES, RobotsPolicy, RobotsRules, policy_for_status
 from worker.fetch import Fetched, Fetcher
-from worker.pacer import Pacer, Visit
+from worker.pacer import Pacer
 from worker.patience import Patience
+from worker.visit import Visit
 
 KEEP_S = 24 * 3600.0
 """RFC 9309, 2.4: not longer than a day."""
@@ -30,6 +31,8 @@ ASK_AGAIN_S = 5.0
 """How long "unavailable" stands for the other URLs of a host, before one of them asks again."""
 WAIT_S = 1.0
 """How long a page waits for robots.txt that another one has asked for."""
+REST_S = 1.0
+"""How long a host rests at least whose robots.txt is still awaited: its pages hold no places."""
 MAX_HOPS = 5
 """RFC 9309, 2.3.1.2."""
 MAX_HOSTS = 50_000
@@ -48,6 +51,13 @@ class Robots(NamedTuple):
     """Monotonic time at which the last request for it ended, when this call made one."""
     until: float = math.inf
     """Monotonic time at which it is asked for again."""
+
+
+class Later(NamedTuple):
+    """Nothing is known yet, and the claim is to be given back."""
+
+    wait_s: float
+    """After which to come again."""
 
 
 class _Entry(NamedTuple):
@@ -106,23 +116,20 @@ class RobotsCache:
 
     async def ask(
         self, host: HostKey, *, is_allowed: Callable[[], bool], trusted: bool
-    ) -> Robots | None:
+    ) -> Robots | Later:
         """Return a host's rules, fetching robots.txt unless another page of it does so just now.
 
         Args:
             host: whose rules.
             is_allowed: asked just before each request; False = give up.
             trusted: whether the job's headers and cookies may be sent there.
-
-        Returns:
-            None when no request may start any more: give the claim back.
         """
         while (running := self._asking.get(host)) is not None:
             try:
                 async with asyncio.timeout(WAIT_S):
                     await running.wait()
             except TimeoutError:
-                return None  # a page that waits holds a place
+                return Later(REST_S)  # a page that waits holds a place
             if known := self.known(host):
                 return known
         if known := self.known(host):
@@ -130,8 +137,8 @@ class RobotsCache:
         done = self._asking[host] = asyncio.Event()
         try:
             entry = await self._fetch(host, is_allowed, trusted=trusted)
-            if entry is None:
-                return None
+            if isinstance(entry, Later):
+                return entry
             if len(self._entries) >= MAX_HOSTS:
                 self._entries.pop(next(iter(self._entries)))
             self._entries[host] = entry
@@ -143,14 +150,14 @@ class RobotsCache:
 
     async def _fetch(
         self, host: HostKey, is_allowed: Callable[[], bool], *, trusted: bool
-    ) -> _Entry | None:
+    ) -> _Entry | Later:
         target, origin = host + "/robots.txt", host
         for _ in range(MAX_HOPS + 1):
             at = url.host_key(target)
             with self._pacer.visit(at, self.delay_s(at)) as visit:
                 turn = self._turn(visit, at, is_allowed)
                 if not await turn(0.0):
-                    return None
+                    return Later(max(REST_S, visit.wait_s))
                 fetched = await self._fetcher.fetch(
                     target,
                     wait_before_hop=turn,
@@ -159,10 +166,11 @@ class RobotsCache:
                     any_type=True,
                     max_body=MAX_BYTES,
                     cut=True,
+                    route=visit.route,
                 )
             self._heard(at, fetched)
             if fetched.abandoned:
-                return None
+                return Later(max(REST_S, visit.wait_s))
             entry = self._judge(host, fetched)
             if entry is not None:
                 return entry

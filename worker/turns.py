@@ -1,4 +1,4 @@
-"""The turns of one host, in this process: who may send next, and what Redis has to hear of it.
+"""The turns of one host or group in this process: who is next, and what Redis has to hear of it.
 
 Permits come from Redis (``common.frontier.pace``). Without a delay in force they come in batches
 and are used for one request after the other, for about a second; then they are asked for again or
@@ -6,7 +6,11 @@ given back, so that others get their share. With a delay each request has its ow
 process spaces its own sends, by its own clock: from the end of a response where one connection is
 allowed, from start to start above that.
 
-Invariants: while permits are asked for, none of the host's is used, so that what was said stays
+A group (``worker.groups``) is used by several workers as a rule, each for few requests. So its
+permits are *lent*: where others want some, no more are asked for than are needed, and one that
+nobody here uses goes back at once and not after its second.
+
+Invariants: while permits are asked for, none of them is used, so that what was said stays
 true. Whoever got a turn ends it.
 """
 
@@ -22,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 
 from common.frontier.pace import VALID_MS, Ask, Permit
 from common.model.errors import CrawlerError
-from common.model.ids import HostKey
+from common.model.ids import PaceKey
 
 PATIENCE_S: Final = 1.0
 """A permit is taken at most this long before its time."""
@@ -30,6 +34,10 @@ RENEW_S: Final = 0.7 * VALID_MS / 1000
 """Permits in use are asked for again before they end."""
 MORE_S: Final = 0.1
 """How soon more permits are asked for than were granted, or an end is told to nobody who waits."""
+LEND_S: Final = 0.02
+"""How long a group's permit may lie idle while others want it."""
+FULL_S: Final = 0.05
+"""About how soon something changes where all that may be on the wire is."""
 
 
 class Desk(Protocol):
@@ -50,12 +58,14 @@ class _Waiter(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Turns:
-    """One host as this process sees it; times are monotonic seconds."""
+    """One host or group as this process sees it; times are monotonic seconds."""
 
-    key: HostKey
+    key: PaceKey
     at_once: int
     """Requests at one time that the job allows."""
     desk: Desk
+    is_lent: bool = False
+    """Whether permits are given back as soon as others want what is idle here."""
     delay_s: float = 0.0
     """As last asked for."""
     strict_s: float = 0.0
@@ -78,6 +88,8 @@ class Turns:
     """Not told to Redis yet, as the two before."""
     waiting: deque[_Waiter] = field(default_factory=deque)
     asking: bool = False
+    idle_from: float = 0.0
+    """Since when permits have lain unused, if nobody waits."""
     timer: asyncio.TimerHandle | None = None
     timer_at: float = inf
 
@@ -91,11 +103,25 @@ class Turns:
         """About how long from one turn here to the next, others having theirs in between."""
         return self.spacing_s * (1 + self.others)
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nobody has a turn or waits for one."""
+        return self.on_wire == 0 and not self.waiting
+
+    def rest_s(self) -> float:
+        """Return for how long no turn is to be expected, as far as is known here."""
+        now = time.monotonic()
+        at = self._turn_at(len(self.waiting), now)
+        if self.permits and now < self.use_before:
+            at = max(at, self.use_from)
+        is_full = self.on_wire + len(self.waiting) >= self.at_once
+        return max(at - now, FULL_S if is_full else 0.0)
+
     async def start(self, delay_s: float, *, before: float) -> float | None:
         """Wait for a turn and take it; :meth:`ended` or :meth:`unused` must follow.
 
         Args:
-            delay_s: between requests to the host, seconds.
+            delay_s: between two requests, seconds.
             before: monotonic time after which the request may not start any more.
 
         Returns:
@@ -150,10 +176,12 @@ class Turns:
             want = 0
         else:
             want = min(spare, 1) if self.spacing_s > 0 else spare
+            if self.is_lent and self.others:
+                want = min(want, len(self.waiting))
         patience_s = max((waiter.before for waiter in self.waiting), default=now) - now
         pause_s = max(0.0, self.pause_until - (now if self.ended_at is None else self.ended_at))
         return Ask(
-            host=self.key,
+            key=self.key,
             serial=serial,
             on_wire=self.on_wire,
             started_ago_ms=_ago_ms(self.started, now),
@@ -162,7 +190,7 @@ class Turns:
             want=want,
             patience_ms=int(max(0.0, min(PATIENCE_S, patience_s)) * 1000),
             delay_ms=int(self.delay_s * 1000),
-            per_host=self.at_once,
+            at_once=self.at_once,
         )
 
     def take(self, said: Ask, answer: Permit | None, *, sent_at: float, again_s: float) -> None:
@@ -221,7 +249,8 @@ class Turns:
             return  # the answer counts with what was on the wire when it was asked for
         if self.strict_s == 0 and now < self.use_before:
             self.permits += 1
-            if self.waiting:
+            self.idle_from = now
+            if self.waiting or self.is_lent:
                 self._advance()
             return
         self._report_soon(now)
@@ -264,7 +293,7 @@ class Turns:
             self.desk.ask(self)
         elif at < inf:
             self._schedule(at, now)
-        elif not self.waiting and self.on_wire == 0:
+        elif self.is_idle:
             self.desk.forget(self)
 
     def _next_call(self, now: float) -> float:
@@ -273,6 +302,8 @@ class Turns:
         if self.permits or (self.strict_s == 0 and now < self.use_before):
             is_active = self.waiting or (self.started is not None and self.on_wire > 0)
             at = min(at, self.renew_at if is_active and self.strict_s == 0 else self.use_before)
+        if self.is_lent and self.others and self.permits and not self.waiting:
+            at = min(at, self.idle_from + LEND_S)
         if self.waiting:
             if self.permits:
                 # A moment ahead is as good as now, which would mean to ask.
@@ -305,6 +336,7 @@ class Turns:
         has_ended = said.on_wire - self.on_wire
         if answer.granted:
             self.permits = answer.granted
+            self.idle_from = now
             self.use_from = now + answer.start_in_ms / 1000
             self.use_before = sent_at + (answer.start_in_ms + VALID_MS) / 1000
             self.renew_at = self.use_from + RENEW_S

@@ -4,8 +4,8 @@ Only ``worker.fetch`` uses it. Whatever is changed about the HTTP library's own 
 
 * No connection to an address that is not public, unless the job allows it. The check sits where the
   socket for an address is made, so neither redirects nor changing DNS answers get around it.
-* Names are looked up in threads of our own: the event loop's few would easily all be waiting for
-  one slow name server.
+* Names are looked up by ``worker.dns``; with ``--per-ip`` each request goes to the address chosen
+  for it, over a kept connection only if that was opened to this address.
 * A dropped connection is reported, not tried again at once as the library would: every request
   to a host has to be paced.
 """
@@ -16,11 +16,11 @@ import asyncio
 import socket
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.abc import AbstractResolver
+from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -28,7 +28,8 @@ from common.model.job import JobSpec
 from common.runtime.request_secrets import revealed_headers, revealed_proxy
 from worker.addresses import is_public
 from worker.content_coding import ACCEPT_ENCODING
-from worker.fetch_errors import NO_SUCH_NAME, DroppedError, NoAnswerError, PrivateAddressFault
+from worker.dns import CHOSEN, MAX_NAMES, TTL_S
+from worker.fetch_errors import DroppedError, NoAnswerError, PrivateAddressFault
 
 if TYPE_CHECKING:
     from aiohappyeyeballs import AddrInfoType
@@ -40,14 +41,7 @@ _MAX_HEADERS: Final = 512
 _READ_BUFFER_BYTES: Final = 65_536
 _KEEP_ALIVE_S: Final = 4.0
 """Below the 5 s after which common servers drop idle connections: few requests meet their end."""
-_DNS_TTL_S: Final = 300
-_DNS_MISSING_S: Final = 60.0
-_DNS_FAILED_S: Final = 1.0
-"""How long a name that does not exist, or cannot be looked up for now, is not asked for again."""
-_NEVER: Final = (0.0, OSError())
 _MAX_COOKIE_CHARS: Final = 8192
-_DNS_NAMES: Final = 10_000
-_DNS_THREADS: Final = 16
 _ACCEPT: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 _NOTES: Final = "crawlctl_notes"
 
@@ -120,40 +114,21 @@ class _CookieJar(aiohttp.CookieJar):
             super().update_cookies_from_headers(kept, response_url)
 
 
-class _Resolver(AbstractResolver):
-    """Looks names up, and remembers for a while which do not exist: the library forgets these."""
+class _PinnedRequest(aiohttp.ClientRequest):
+    """A request that uses a kept connection only if it goes to the address chosen for it."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_DNS_THREADS, thread_name_prefix="dns")
-        self._missing: dict[tuple[str, int], tuple[float, OSError]] = {}
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        if host.rstrip(".").endswith(".invalid"):  # there are none, by RFC 6761
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        until, error = self._missing.get((host, family), _NEVER)
-        if until > time.monotonic():
-            raise socket.gaierror(error.errno, error.strerror)
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
-        except OSError as failure:
-            if len(self._missing) >= _DNS_NAMES:
-                self._missing.clear()
-            wait_s = _DNS_MISSING_S if failure.errno in NO_SUCH_NAME else _DNS_FAILED_S
-            self._missing[host, family] = (time.monotonic() + wait_s, failure)
-            raise
-        return [
-            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=0)
-            for kind, address in found
-        ]
-
-    async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    @property
+    def connection_key(self) -> ConnectionKey:
+        """Return what a kept connection must have been opened for."""
+        chosen = CHOSEN.get()
+        key = super().connection_key
+        # Here and nowhere else this field tells connections apart; TLS asks the request itself.
+        return key._replace(server_hostname=chosen.address if chosen else None)
 
 
-def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
+def open_session(
+    spec: JobSpec, *, connections: int, resolver: AbstractResolver
+) -> aiohttp.ClientSession:
     """Return a session that sends what the job's hosts may all see.
 
     Raises:
@@ -165,7 +140,7 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
     accept = ", ".join(pattern.strip() for pattern in spec.accept)
     connect_s = min(spec.connect_timeout, spec.timeout)
     return aiohttp.ClientSession(
-        connector=_connector(spec, address, connections=connections),
+        connector=_connector(spec, address, connections=connections, resolver=resolver),
         cookie_jar=_CookieJar(unsafe=True, quote_cookie=False),
         headers={
             "User-Agent": spec.user_agent,
@@ -179,6 +154,7 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
         trust_env=False,
         auto_decompress=False,
         requote_redirect_url=False,
+        request_class=aiohttp.ClientRequest if spec.per_ip is None else _PinnedRequest,
         response_class=Answer,
         read_bufsize=_READ_BUFFER_BYTES,
         max_line_size=_MAX_HEADER_BYTES,
@@ -187,7 +163,9 @@ def open_session(spec: JobSpec, *, connections: int) -> aiohttp.ClientSession:
     )
 
 
-def _connector(spec: JobSpec, proxy: str | None, *, connections: int) -> aiohttp.TCPConnector:
+def _connector(
+    spec: JobSpec, proxy: str | None, *, connections: int, resolver: AbstractResolver
+) -> aiohttp.TCPConnector:
     pool: dict[str, Any] = {
         "limit": connections,
         "limit_per_host": spec.per_host,
@@ -201,9 +179,10 @@ def _connector(spec: JobSpec, proxy: str | None, *, connections: int) -> aiohttp
         return connector
     return aiohttp.TCPConnector(
         **pool,
-        ttl_dns_cache=_DNS_TTL_S,
-        dns_cache_max_size=_DNS_NAMES,
-        resolver=_Resolver(),
+        use_dns_cache=spec.per_ip is None,  # else what was chosen counts, request by request
+        ttl_dns_cache=TTL_S,
+        dns_cache_max_size=MAX_NAMES,
+        resolver=resolver,
         # The user's own proxy may well have a private address.
         socket_factory=None if proxy or spec.allow_private else _public_socket,
     )
@@ -223,13 +202,3 @@ def _public_socket(addr_info: AddrInfoType) -> socket.socket:
     if not is_public(str(address[0])):
         raise PrivateAddressFault
     return socket.socket(family, kind, protocol)
-
-
-def _look_up(
-    host: str, port: int, family: socket.AddressFamily
-) -> list[tuple[socket.AddressFamily, str]]:
-    # Bytes keep Python's own IDNA rules out: the host of a canonical URL is ASCII already.
-    found = socket.getaddrinfo(
-        host.encode("ascii"), port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-    )
-    return [(kind, str(address[0])) for kind, _, _, _, address in found]

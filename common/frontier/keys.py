@@ -6,7 +6,7 @@ Redis Cluster. The names are short because a host's queue is a key of its own.
 
 from __future__ import annotations
 
-from common.model.ids import HostKey, JobId, Task
+from common.model.ids import HostKey, JobId, PaceKey, Task
 
 
 def keys_of_job(cluster: str, job: JobId) -> str:
@@ -14,12 +14,12 @@ def keys_of_job(cluster: str, job: JobId) -> str:
     return f"crawlctl:{cluster}:{{{job}:*"
 
 
-def pace_key(cluster: str, host: HostKey) -> str:
-    """Return the key of a host's pace, over all jobs of a cluster (hash, expires by itself).
+def pace_key(cluster: str, key: PaceKey) -> str:
+    """Return the key of a host's or group's pace, over all jobs of a cluster (hash, expires).
 
     The tag stands first, so that no job's pattern matches it, whatever the job is called.
     """
-    return f"crawlctl:{{pace:{cluster}:{host}}}"
+    return f"crawlctl:{{pace:{cluster}:{key}}}"
 
 
 NO_META = "crawlctl:{}:meta"

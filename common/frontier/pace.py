@@ -1,6 +1,7 @@
 """Permits: who may send how much to a host, over all jobs and workers of a cluster.
 
-One hash a host holds what each *holder* (one job in one worker process) has on the wire, which
+The same for a *group*: the hosts of one address or of one registered domain, without a delay. One
+hash a host or group holds what each *holder* (one job in one worker process) has on the wire, which
 permits it has, and which limits it asks for; the strictest of the active ones hold for all. A
 holder says what it has, and is told what it may have: see ``lua/permit.lua``. Permits end by
 themselves, and so does the hash, so nothing is left behind by whoever ends without a word.
@@ -24,7 +25,7 @@ from common.frontier.client import FrontierClient
 from common.frontier.keys import pace_key
 from common.frontier.replies import refusal_of
 from common.frontier.scripts import BORN, RUN, Call
-from common.model.ids import HostKey, Token
+from common.model.ids import GroupKey, PaceKey, Token
 
 VALID_MS: Final = 1000
 """For so long a permit may be used; a request that is sent later was never allowed."""
@@ -32,10 +33,20 @@ LEAVES: Final = -1
 """In place of a delay: the holder wants nothing any more."""
 
 
-class Ask(NamedTuple):
-    """What a holder says of one host, and what it wants."""
+def domain_group(domain: str) -> GroupKey:
+    """Return what the hosts of a registered domain take turns for."""
+    return GroupKey(f"domain:{domain}")
 
-    host: HostKey
+
+def address_group(address: str) -> GroupKey:
+    """Return what the hosts at an address take turns for."""
+    return GroupKey(f"ip:{address}")
+
+
+class Ask(NamedTuple):
+    """What a holder says of one host or group, and what it wants."""
+
+    key: PaceKey
     serial: int
     """Above that of every earlier call of this holder for the host."""
     on_wire: int
@@ -50,7 +61,8 @@ class Ask(NamedTuple):
     """How long the first permit may have to wait for its time."""
     delay_ms: int
     """:data:`LEAVES` to be forgotten."""
-    per_host: int
+    at_once: int
+    """Requests at one time that the holder allows."""
 
 
 class Permit(NamedTuple):
@@ -65,7 +77,7 @@ class Permit(NamedTuple):
     wait_ms: int
     """Where nothing was granted: before that there is nothing to ask for."""
     others: int
-    """Other holders that have or want something of this host."""
+    """Other holders that have or want something of it."""
 
 
 class Permits:
@@ -96,7 +108,7 @@ class Permits:
         self._holder = f"{token}:{secrets.token_hex(6)}"
 
     async def ask(self, asks: Sequence[Ask]) -> list[Permit | None]:
-        """Tell and ask for several hosts in one round trip.
+        """Tell and ask for several keys in one round trip.
 
         Returns:
             An answer to each; None where a later call was seen.
@@ -129,6 +141,17 @@ class Permits:
         args: list[str | bytes | int] = [
             RUN, BORN, self._holder, ask.serial, self._dead_below, ask.on_wire,
             ask.started_ago_ms, ask.ended_ago_ms, ask.pause_ms, ask.want, ask.patience_ms,
-            ask.delay_ms, ask.per_host, self._lasts_ms, VALID_MS,
+            ask.delay_ms, ask.at_once, self._lasts_ms, VALID_MS,
         ]  # fmt: skip
-        return Call("permit", [pace_key(self._cluster, ask.host)], args)
+        return Call("permit", [pace_key(self._cluster, ask.key)], args)
+
+
+async def taken(client: FrontierClient, *, cluster: str, key: PaceKey) -> int:
+    """Return how many permits and requests all holders have, by what each said last.
+
+    Raises:
+        FrontierUnavailable: no answer.
+    """
+    (flat,) = await client.commands([("HGETALL", pace_key(cluster, key))])
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return sum(int(said.split()[1]) for name, said in fields.items() if b":" in name)

@@ -11,6 +11,10 @@ JobId = NewType("JobId", str)
 NodeId = NewType("NodeId", str)
 HostKey = NewType("HostKey", str)
 """Scheme and authority of a canonical URL (``http://example.org:8080``): the unit of politeness."""
+GroupKey = NewType("GroupKey", str)
+"""Hosts of one address or one registered domain: ``ip:192.0.2.7``, ``domain:example.org``."""
+PaceKey = HostKey | GroupKey
+"""What requests take turns for."""
 Token = NewType("Token", int)
 """Fencing token: the create revision of a lock's key in etcd."""
 Term = NewType("Term", int)

@@ -106,6 +106,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_names("follow", (*FOLLOW_TAGS, *MORE_TAGS))
         self._check_names("traps", (*TRAP_NAMES, "none"))
         self._check_names("clean", CLEAN_NAMES)
+        if self.per_ip is not None and self.proxy is not None:
+            raise UsageError(
+                "--per-ip: with --proxy it is the proxy that connects, to addresses nobody here "
+                "knows; leave one of the two out (--per-domain works with both)"
+            )
 
     def _check_names(self, field: str, known: tuple[str, ...]) -> None:
         unknown = [name for name in getattr(self, field) if name not in known]

@@ -38,10 +38,15 @@ def scope_keys(url: str, kind: ScopeKind) -> tuple[str, ...]:
     if kind == "host":
         return (authority_of(url),)
     if kind == "domain":
-        return (_domain_of(authority_of(url)),)
+        return (domain_of(url),)
     if kind == "prefix":
         return tuple(_directories(url))
     return ()
+
+
+def domain_of(url: str) -> str:
+    """Return the registrable domain (public suffix list) of a URL; addresses are themselves."""
+    return _domain_of_authority(authority_of(url))
 
 
 def seed_scope_key(url: str, kind: ScopeKind) -> str | None:
@@ -90,7 +95,7 @@ def _directories(url: str) -> list[str]:
 
 
 @lru_cache(maxsize=16_384)
-def _domain_of(authority: str) -> str:
+def _domain_of_authority(authority: str) -> str:
     """Return the registrable domain; an address, or a public suffix alone, stands for itself."""
     if authority.startswith("["):
         return authority[: authority.index("]") + 1]

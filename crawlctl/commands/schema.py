@@ -53,10 +53,9 @@ def schema(*, what: str) -> None:
 def job_schema() -> dict[str, Any]:
     """Return the schema of a job's spec, with the words of its options."""
     from common.model.job import JobSpec
-    from crawlctl.job_options import HELP, NOT_YET
+    from crawlctl.job_options import HELP
 
-    described = {**HELP, **dict.fromkeys(NOT_YET, "only the default in this version")}
-    return _described(JobSpec, described)
+    return _described(JobSpec, HELP)
 
 
 def result_schema() -> dict[str, Any]:

@@ -6,8 +6,9 @@ import itertools
 import json
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +18,13 @@ import redis
 from tests.support.cli import crawlctl, eventually, running
 from tests.support.docsite import CLOCK_S, HOSTS, serve
 from tests.support.servers import EtcdServer, RedisServer
-from tests.support.site import Answer, Page, Site, closure, redirect
+from tests.support.site import Answer, Entry, Page, Site, closure, redirect
 
 TIMEOUT_S = 2.0
 NOTED_S = 0.03
 """The sites of this process note the end of a response late when the process is busy."""
+SLOW_S = 0.1
+"""How long an answer takes where it matters that several are open at one time."""
 COMMON = ("--allow-private", "--timeout", str(TIMEOUT_S))
 
 
@@ -151,6 +154,88 @@ def test_two_jobs_and_a_robots_txt_elsewhere_are_spaced_on_the_host_they_share(
     gaps = [later.start - earlier.end for earlier, later in itertools.pairwise(together)]
     assert min(gaps) >= delay_s - NOTED_S, min(gaps)
     assert 2 * 19 == len(nodes.records(brisk)) + len(nodes.records(strict))
+
+
+def crowd(address: str, *, hosts: int, pages: int) -> Site:
+    """Return a site of several hosts (ports) on one address, whose answers take a while."""
+    slow: dict[str, Answer] = {
+        path: replace(page, delay_s=SLOW_S) for path, page in tree(pages).items()
+    }
+    rules = Page(content_type="text/plain", body=b"User-agent: *\nAllow: /", delay_s=SLOW_S)
+    return Site(slow | {"/robots.txt": rules}, addresses=[address] * hosts)
+
+
+def at_once(log: Iterable[Entry]) -> int:
+    """Return the most requests that were surely open at one time, whatever their host."""
+    ends = [(one.start, 1) for one in log] + [(one.end - NOTED_S, -1) for one in log]
+    return max(itertools.accumulate(step for _, step in sorted(ends)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "options"),
+    [
+        ("--per-ip", ("--delay", "0", "--per-host", "3")),
+        ("--per-domain", ("--delay", "0.05")),
+        ("--per-ip", ("--delay", "0", "--shard-by", "url", "--per-domain", "3")),
+    ],
+    ids=["address", "domain-with-delay", "both-by-url"],
+)
+def test_hosts_of_one_address_or_domain_are_limited_together_also_when_a_worker_is_killed(
+    nodes: _Cluster, limit: str, options: tuple[str, ...]
+) -> None:
+    """Many hosts on one address, three workers, one of them killed; without the option the same
+    crawl asks for more at once. An address stands for itself as a domain."""
+    third = f"third-{secrets.token_hex(2)}"
+    with (
+        crowd("127.0.0.46", hosts=24, pages=3) as site,
+        running(
+            "start-worker", "--id", third, "--lease-ttl", "3", home=nodes.home, **nodes.where
+        ) as killed,
+    ):
+        eventually(
+            lambda: nodes.command("nodes", "--json").count('"worker"') >= 3,
+            within_s=60,
+            what="three workers",
+        )
+        seeds = [site.url("/0", host=host) for host in range(24)]
+        free = nodes.command("submit", *seeds, *COMMON, *options[:4], "--shards", "9", "--wait")
+        unlimited, asked = at_once(site.requests), len(site.requests)
+        job = nodes.command("submit", *seeds, *COMMON, *options, limit, "2", "--shards", "9")
+        eventually(
+            lambda: third in {one["worker"] for one in nodes.records(job)},
+            within_s=60,
+            what="a page of the worker that is to be killed",
+        )
+        killed.kill_group()
+        nodes.command("job", "wait", job)
+        log = sorted(site.requests, key=lambda one: one.end)[asked:]
+    assert unlimited > 2, "the test cannot fail"
+    assert at_once(log) <= 2
+    assert 24 * 3 == len(nodes.records(job)) == len(nodes.records(free))
+    assert 24 <= sum("/robots.txt" == one.path for one in log)
+
+
+def test_the_smaller_limit_of_two_jobs_on_one_address_holds_for_both(nodes: _Cluster) -> None:
+    """For as long as the one with the smaller limit is active."""
+    with crowd("127.0.0.47", hosts=6, pages=24) as site:
+        seeds = [site.url("/0", host=host) for host in range(6)]
+
+        def submitted(agent: str, *options: str) -> str:
+            common = (*COMMON, "--delay", "0", "--user-agent", agent, "--shards", "6")
+            return nodes.command("submit", *seeds, *common, *options)
+
+        brisk = submitted("brisk", "--per-ip", "4", "--max-depth", "1", "--paused")
+        strict = submitted("strict", "--per-ip", "1", "--robots", "ignore")
+        eventually(lambda: site.requests, within_s=60, what="the strict job")
+        nodes.command("job", "resume", brisk)
+        for job in (brisk, strict):
+            nodes.command("job", "wait", job)
+        log = sorted(site.requests)
+    strict_times = [one.start for one in log if one.user_agent == "strict"]
+    together = [one for one in log if strict_times[0] <= one.start <= strict_times[-1]]
+    assert {"brisk", "strict"} == {one.user_agent for one in together}
+    assert 1 == at_once(together)
+    assert (6 * 5, 6 * 24) == (len(nodes.records(brisk)), len(nodes.records(strict)))
 
 
 def test_without_a_delay_permits_cost_no_round_trip_a_page(nodes: _Cluster) -> None:

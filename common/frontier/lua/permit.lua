@@ -1,5 +1,5 @@
 -- permit: a holder (one job in one worker process) says what it has on the wire to a host, and asks for more.
--- KEYS[1] pace hash of the host
+-- KEYS[1] pace hash of the host, or of a group (the hosts of an address or a registered domain)
 -- ARGV[1] server run      ARGV[2] when the server began, in ms, if a restart may have lost data (0 = it may not)
 -- ARGV[3] holder (token, ':', nonce)          ARGV[4] serial of this call, above that of every earlier one
 -- ARGV[5] tokens below this belong to processes known dead: their requests are over

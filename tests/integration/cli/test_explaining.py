@@ -12,8 +12,9 @@ from common.frontier import MasterFence, ShardState
 from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
+from common.frontier.pace import Ask, Permits, domain_group
 from common.frontier.replies import Offered
-from common.model.ids import HostKey, JobId, Task
+from common.model.ids import HostKey, JobId, Task, Token
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.runtime.clock import utc_now
@@ -70,6 +71,24 @@ async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
     answer = await explain(connected, stored.job, f"{HOST}/")
     assert (answer.state, answer.since) == ("seen", None)
     assert "seen-set" in answer.reason
+
+
+async def test_where_a_domain_is_limited_it_is_told_how_busy_it_is(connected: Services) -> None:
+    written = await WrittenJob(connected).create()
+    stored = (await connected.coord.jobs.get(JOB)).job  # type: ignore[union-attr]
+    job = msgspec.structs.replace(stored, spec=msgspec.structs.replace(written.spec, per_domain=3))
+    item = Item(HOST, "/deep", 0, None)
+    offers = Offers(connected.client, cluster=connected.cluster, job=JOB, spec=job.spec)
+    await offers.offer(connected.lookup(job).shard(item.url), [item])
+    permits = Permits(connected.client, cluster=connected.cluster, token=Token(1), lasts_ms=1000)
+    one_more = Ask(
+        domain_group("h.example"), serial=1, on_wire=1, started_ago_ms=0, ended_ago_ms=-1,
+        pause_ms=0, want=1, patience_ms=0, delay_ms=0, at_once=3,
+    )  # fmt: skip
+    assert [1] == [permit.granted for permit in await permits.ask([one_more]) if permit]
+    answer = await explain(connected, job, item.url)
+    assert "queued" == answer.state
+    assert {"name": "h.example", "under_way": 2, "limit": 3} == answer.detail["domain"]
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))

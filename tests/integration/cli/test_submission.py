@@ -6,10 +6,9 @@ import asyncio
 import io
 from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
-from common.model.errors import NotFoundError, RefusedError, UsageError
+from common.model.errors import NotFoundError, RefusedError
 from common.model.ids import checked_name
 from common.model.job import Job, JobSpec, JobState
 from common.runtime.clock import utc_now
@@ -153,14 +152,6 @@ async def test_the_id_of_a_deleted_job_is_refused(connected: Services) -> None:
     await connected.coord.jobs.delete("j", expected=stored.revision)
     with pytest.raises(RefusedError, match="never used twice"):
         await submitted(connected)
-
-
-async def test_what_this_version_cannot_do_is_refused_before_anything_is_stored(
-    connected: Services,
-) -> None:
-    with pytest.raises(UsageError, match="per_ip"):
-        await submitted(connected, spec=msgspec.structs.replace(SPEC, per_ip=2))
-    assert await connected.coord.jobs.list() == []
 
 
 async def test_a_pause_during_staging_is_kept(connected: Services) -> None:

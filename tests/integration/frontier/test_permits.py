@@ -37,8 +37,8 @@ _serials = itertools.count(1)
 
 def ask(**what: Any) -> Ask:
     given = {
-        "host": HOST, "on_wire": 0, "started_ago_ms": -1, "ended_ago_ms": -1, "pause_ms": 0,
-        "want": 1, "patience_ms": 0, "delay_ms": 0, "per_host": 1,
+        "key": HOST, "on_wire": 0, "started_ago_ms": -1, "ended_ago_ms": -1, "pause_ms": 0,
+        "want": 1, "patience_ms": 0, "delay_ms": 0, "at_once": 1,
     }  # fmt: skip
     return Ask(serial=next(_serials), **given | what)
 
@@ -84,10 +84,10 @@ async def test_a_request_waits_for_a_delay_from_the_end_of_the_last_one_of_any_j
 
 async def test_the_strictest_of_the_active_holders_limits_all(holders: _Holders) -> None:
     greedy, strict = holders.new(), holders.new()
-    assert (8, 0) == (await one(greedy, want=8, per_host=8))[:3:2]
-    refused = await one(strict, delay_ms=5000, per_host=2)
+    assert (8, 0) == (await one(greedy, want=8, at_once=8))[:3:2]
+    refused = await one(strict, delay_ms=5000, at_once=2)
     assert (0, 5000) == (refused.granted, refused.delay_ms)
-    renewed = await one(greedy, on_wire=3, want=5, per_host=8, started_ago_ms=0)
+    renewed = await one(greedy, on_wire=3, want=5, at_once=8, started_ago_ms=0)
     assert (0, 5000, 1) == (renewed.granted, renewed.delay_ms, renewed.others)
 
 
@@ -95,10 +95,10 @@ async def test_without_delay_a_holder_that_renews_leaves_others_their_share(
     holders: _Holders,
 ) -> None:
     first, second = holders.new(), holders.new()
-    assert 8 == (await one(first, want=8, per_host=8)).granted
-    assert 0 == (await one(second, want=8, per_host=8)).granted
-    assert 4 == (await one(first, want=8, per_host=8)).granted
-    assert 4 == (await one(second, want=8, per_host=8)).granted
+    assert 8 == (await one(first, want=8, at_once=8)).granted
+    assert 0 == (await one(second, want=8, at_once=8)).granted
+    assert 4 == (await one(first, want=8, at_once=8)).granted
+    assert 4 == (await one(second, want=8, at_once=8)).granted
 
 
 async def test_who_came_first_is_served_first(holders: _Holders) -> None:
@@ -214,7 +214,7 @@ async def test_hosts_rest_for_a_delay_after_the_servers_clock_was_set(
 ) -> None:
     """What another process did last is unknown then: it may have been killed meanwhile."""
     killed, heir = holders.new(10), holders.new(20, dead_below=11)
-    await one(heir, host=HostKey("http://b.example"), delay_ms=400)  # knows the clock
+    await one(heir, key=HostKey("http://b.example"), delay_ms=400)  # knows the clock
     await one(killed, delay_ms=400)
     await one(killed, delay_ms=400, want=0, started_ago_ms=1, ended_ago_ms=0)
     ended_at = time.monotonic()
@@ -236,9 +236,9 @@ async def test_a_clock_set_right_again_is_known_as_soon_as_it_is_read(
     holder, other = holders.new(10), holders.new(20)
     await clock.step(-3600)
     await one(holder, delay_ms=60_000)
-    await one(other, host=HostKey("http://b.example"), delay_ms=60_000)
+    await one(other, key=HostKey("http://b.example"), delay_ms=60_000)
     await clock.step(3600)
-    assert 0 == (await one(other, host=HostKey("http://c.example"), delay_ms=60_000)).granted
+    assert 0 == (await one(other, key=HostKey("http://c.example"), delay_ms=60_000)).granted
 
 
 async def test_a_clock_that_runs_on_stops_nobody(holders: _Holders, clock: _Clock) -> None:
@@ -246,7 +246,7 @@ async def test_a_clock_that_runs_on_stops_nobody(holders: _Holders, clock: _Cloc
     for number in range(20):
         await asyncio.sleep(0.01)
         await clock.go()
-        answer = await one(holder, host=HostKey(f"http://{number}.example"), delay_ms=60_000)
+        answer = await one(holder, key=HostKey(f"http://{number}.example"), delay_ms=60_000)
         assert 1 == answer.granted
 
 

@@ -30,6 +30,12 @@ def closed_port() -> int:
         (["submit", "http://h.example/", "--delay", "soon"], ["--delay", "'soon'"]),
         (["submit", "http://h.example/", "--delay", "-1"], ["--delay", "from 0 to 86400"]),
         (["submit", "http://h.example/", "--delay", "nan"], ["--delay", "'nan'", "number"]),
+        (["submit", "http://h.example/", "--per-ip", "0"], ["--per-ip", "from 1 to 1024"]),
+        (["submit", "http://h.example/", "--per-domain", "2k"], ["--per-domain", "'2k'"]),
+        (
+            ["submit", "http://h.example/", "--per-ip", "2", "--proxy", "http://p:1"],
+            ["--per-ip", "--proxy", "--per-domain"],
+        ),
         (["submit", "http://h.example/", "--max-pages", "1.5"], ["--max-pages", "whole number"]),
         (["submit", "http://h.example/", "--max-pages", "9" * 400], ["--max-pages", "out of"]),
         (["up", "--data", "d", "--workers", "0"], ["--workers", "from 1 to 256"]),
@@ -118,7 +124,7 @@ def test_wrong_use_exits_2_and_names_the_field(
 @pytest.mark.parametrize(
     "option",
     [
-        "--shard-by", "--per-ip", "--per-domain", "--store",
+        "--shard-by", "--store",
         "--follow-export",
     ],
 )  # fmt: skip

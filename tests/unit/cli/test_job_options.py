@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
-import msgspec
 import pytest
 
 from common.model.errors import UsageError
 from common.model.job import JobSpec
-from crawlctl.job_options import HELP, NOT_YET, job_options, refuse_unsupported, spec_from
+from crawlctl.job_options import HELP, job_options, spec_from
 
 
 def parsed(*arguments: str, **defaults: Any) -> JobSpec:
@@ -27,9 +25,8 @@ def parsed(*arguments: str, **defaults: Any) -> JobSpec:
     return found[0]
 
 
-def test_every_field_of_the_spec_has_its_option_or_is_known_to_lack_one() -> None:
-    assert set(HELP) | set(NOT_YET) == set(JobSpec.__struct_fields__)
-    assert not set(HELP) & set(NOT_YET)
+def test_every_field_of_the_spec_has_its_option() -> None:
+    assert set(HELP) == set(JobSpec.__struct_fields__)
 
 
 def test_without_options_the_spec_is_all_defaults() -> None:
@@ -45,6 +42,7 @@ def test_options_become_fields() -> None:
     spec = parsed(
         *("--scope", "domain", "--allow", "/a", "--allow", "/b", "--deny", r"\.pdf$"),
         *("--max-depth", "0", "--max-pages", "10", "--delay", "0.5", "--per-host", "4"),
+        *("--per-ip", "8", "--per-domain", "6"),
         *("--header", "Accept-Language: de", "--cookie", "a=b", "--robots", "ignore"),
         *("--max-body", "1.5M", "--follow", "a, LINK", "--allow-private", "--seen", "bloom"),
     )
@@ -56,6 +54,8 @@ def test_options_become_fields() -> None:
         max_pages=10,
         delay=0.5,
         per_host=4,
+        per_ip=8,
+        per_domain=6,
         header=("Accept-Language: de",),
         cookie=("a=b",),
         robots="ignore",
@@ -76,16 +76,6 @@ def test_sizes_have_suffixes(text: str, size: int) -> None:
 @pytest.mark.parametrize("value", ["@/run/secret", "env:TOKEN", "Bearer x: y"])
 def test_header_values_are_kept_as_given(value: str) -> None:
     assert parsed("--header", f"Authorization: {value}").header == (f"Authorization: {value}",)
-
-
-@pytest.mark.parametrize("field", NOT_YET)
-def test_a_spec_that_asks_for_what_is_not_there_yet_is_refused(field: str) -> None:
-    other: Any = {
-        "per_ip": 1, "per_domain": 1, "sitemaps": False, "store": "warc",
-    }[field]  # fmt: skip
-    with pytest.raises(UsageError, match=re.escape(f"{field}: {other!r} is not supported")):
-        refuse_unsupported(msgspec.structs.replace(JobSpec(), **{field: other}))
-    refuse_unsupported(JobSpec())
 
 
 @pytest.mark.parametrize(

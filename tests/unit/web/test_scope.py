@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.errors import UsageError
-from common.web.scope import MAX_PREFIXES, ScopeKind, UrlRules, scope_keys, seed_scope_key
-from common.web.url import canonicalize
+from common.web.scope import (
+    MAX_PREFIXES,
+    ScopeKind,
+    UrlRules,
+    domain_of,
+    scope_keys,
+    seed_scope_key,
+)
+from common.web.url import canonicalize, host_key
 
 _KINDS: tuple[ScopeKind, ...] = ("host", "domain", "prefix", "any")
 
@@ -35,6 +42,10 @@ _KINDS: tuple[ScopeKind, ...] = ("host", "domain", "prefix", "any")
 )
 def test_scope_keys(url: str, kind: ScopeKind, expected: tuple[str, ...]) -> None:
     assert scope_keys(url, kind) == expected
+
+
+def test_a_host_key_has_the_domain_of_its_urls() -> None:
+    assert domain_of(host_key("https://a.b.example.co.uk:81/x") + "/") == "example.co.uk"
 
 
 def test_a_seed_gives_its_directory_and_links_below_it_share_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker.addresses import is_public, literal_private
+from worker.addresses import is_address, is_public, literal_private, reached_by
 
 PUBLIC = [
     "1.1.1.1",
@@ -171,3 +171,22 @@ def test_url_names_something_private(host: str) -> None:
 )
 def test_url_names_nothing_private(url: str) -> None:
     assert not literal_private(url)
+
+
+@pytest.mark.parametrize(
+    ("ip", "name"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("64:ff9b::192.0.2.1", "192.0.2.1"),
+        ("2606:4700:0:0::1111", "2606:4700::1111"),
+        ("FE80::1%eth0", "fe80::1"),
+    ],
+)
+def test_an_address_has_one_name(ip: str, name: str) -> None:
+    assert (True, name) == (is_address(ip), reached_by(ip))
+
+
+@pytest.mark.parametrize("name", ["h.example", "1.2.3", "", "[::1]", "1.2.3.4.example"])
+def test_names_are_no_addresses(name: str) -> None:
+    assert not is_address(name)
