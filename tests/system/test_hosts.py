@@ -12,7 +12,8 @@ from tests.support.site import Page, Site
 from tests.system.conftest import Command
 from tests.system.test_outcomes import show
 
-PAGES = {"/": Page(links=[f"/{n}" for n in range(40)])} | {f"/{n}": Page() for n in range(40)}
+COUNT = 160
+PAGES = {"/": Page(links=[f"/{n}" for n in range(COUNT)])} | {f"/{n}": Page() for n in range(COUNT)}
 OPTIONS = ("--allow-private", "--delay", "0.25", "--shards", "2")
 
 
@@ -45,7 +46,7 @@ def test_a_host_is_slowed_down_blocked_and_let_go_while_the_crawl_goes_on(up: Co
         assert (True, None) == (shown[second]["blocked"], shown[second]["next_at"])
         assert (1.5, False) == (shown[first]["delay"], shown[first]["blocked"])
         assert shown[second]["queued"] > 0
-        why = up("why", job, site.url("/39", host=1), "--json").json
+        why = up("why", job, site.url(f"/{COUNT - 1}", host=1), "--json").json
         assert ("queued", True) == (why["state"], "--unblock" in why["reason"])
         assert second in up("job", "hosts", job, "--limit", "1").out
         assert 0 == up("job", "host", job, first, "--delay", "0").code

@@ -80,7 +80,7 @@ def test_locks_nodes_and_tasks_agree_during_a_crawl_and_after_it(up: Command) ->
 @pytest.mark.commands("job pause", "job resume")
 def test_a_paused_job_fetches_nothing_and_goes_on_when_resumed(up: Command) -> None:
     with Site(pages()) as site:
-        options = ["--allow-private", "--delay", "0.02", "--shards", "2"]
+        options = ["--allow-private", "--delay", "0.1", "--shards", "2"]
         job = up("submit", site.url("/"), *options).out.strip()
         eventually(lambda: len(site.requests) > 20, within_s=60, what="requests")
         assert 0 == up("job", "pause", job).code
