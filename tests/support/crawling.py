@@ -179,7 +179,7 @@ class Crawls:
     def _frontier(self, job: str, spec: JobSpec) -> JobFrontier:
         return JobFrontier(self.client, cluster=self.settings.cluster, job=JobId(job), spec=spec)
 
-    async def finished(self, job: str = "job", *, within_s: float = 60.0) -> dict[str, Record]:
+    async def finished(self, job: str = "job", *, within_s: float = 180.0) -> dict[str, Record]:
         """Wait for the end of a job; return its records by URL, each URL once."""
 
         async def is_over() -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 
-async def until(ask: Callable[[], Awaitable[Answer]], *, within_s: float = 10.0) -> Answer:
+async def until(ask: Callable[[], Awaitable[Answer]], *, within_s: float = 60.0) -> Answer:
     """Return the first true answer; fails the test when there is none in time."""
     deadline = time.monotonic() + within_s
     while not (answer := await ask()):
@@ -19,7 +19,7 @@ async def until(ask: Callable[[], Awaitable[Answer]], *, within_s: float = 10.0)
     return answer
 
 
-async def until_true(holds: Callable[[], object], *, within_s: float = 10.0) -> None:
+async def until_true(holds: Callable[[], object], *, within_s: float = 60.0) -> None:
     """Return once ``holds()`` is true; fails the test when it stays false."""
 
     async def ask() -> bool:

@@ -36,7 +36,7 @@ def test_a_broken_lock_is_taken_again_under_a_newer_token_and_nothing_is_lost(
         assert 4 == again.code
         old = {lock["name"]: lock["token"] for lock in shown}
         eventually(
-            lambda: _newer(listing(up, "locks"), old), within_s=20, what="new owners of the locks"
+            lambda: _newer(listing(up, "locks"), old), within_s=60, what="new owners of the locks"
         )
         waited = up("job", "wait", job)
         assert 0 == waited.code, waited.err
@@ -73,7 +73,7 @@ def test_a_drained_worker_hands_over_and_leaves_and_the_crawl_goes_on(up: Comman
         drained = up("nodes", "drain", owner)
         assert 0 == drained.code, drained.err
         eventually(
-            lambda: "offline" == _node(up, owner)["state"], within_s=20, what="the node to leave"
+            lambda: "offline" == _node(up, owner)["state"], within_s=60, what="the node to leave"
         )
         assert 1 == up("nodes", "drain", owner).code, "it has left"
         waited = up("job", "wait", job)

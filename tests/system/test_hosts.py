@@ -35,7 +35,7 @@ def test_a_host_is_slowed_down_blocked_and_let_go_while_the_crawl_goes_on(up: Co
         slowed = up("job", "host", job, site.authority(0), "--delay", "1.5")
         assert 0 == slowed.code, slowed.err
         # A request that was claimed before may still go out; then nothing does.
-        eventually(lambda: hosts()[second]["in_flight"] == 0, within_s=20, what="a quiet host")
+        eventually(lambda: hosts()[second]["in_flight"] == 0, within_s=60, what="a quiet host")
         before, slow_from = len(starts(site, 1)), len(starts(site, 0)) + 1
         eventually(lambda: len(starts(site, 0)) >= slow_from + 3, within_s=30, what="slow pages")
         assert before == len(starts(site, 1)), "a blocked host was asked"

@@ -68,7 +68,7 @@ def test_locks_nodes_and_tasks_agree_during_a_crawl_and_after_it(up: Command) ->
     # A finished job holds no locks.
     eventually(
         lambda: {"master"} == {lock["name"] for lock in listing(up, "locks")},
-        within_s=10,
+        within_s=60,
         what="the locks of a finished job to go",
     )
     exported = [json.loads(line) for line in up("export", job).out.splitlines()]
@@ -85,7 +85,7 @@ def test_a_paused_job_fetches_nothing_and_goes_on_when_resumed(up: Command) -> N
         eventually(lambda: len(site.requests) > 20, within_s=60, what="requests")
         assert 0 == up("job", "pause", job).code
         eventually(
-            lambda: show(up, job)["counters"]["in_flight"] == 0, within_s=20, what="a quiet job"
+            lambda: show(up, job)["counters"]["in_flight"] == 0, within_s=60, what="a quiet job"
         )
         asked = len(site.requests)
         paused = show(up, job)
@@ -108,7 +108,7 @@ def test_a_cancelled_job_ends_with_the_rest_dropped_and_counted(up: Command) -> 
         assert 0 == up("job", "cancel", job).code
         assert 1 == up("job", "wait", job).code
         counters = eventually(
-            lambda: _if_settled(show(up, job)["counters"]), within_s=20, what="an empty frontier"
+            lambda: _if_settled(show(up, job)["counters"]), within_s=60, what="an empty frontier"
         )
     assert "cancelled" == show(up, job)["state"]
     assert counters["dropped"] > 0

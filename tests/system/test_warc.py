@@ -113,7 +113,7 @@ def test_up_keeps_responses_beside_its_data(up: Command, tmp_path: Path) -> None
     found = [json.loads(line) for line in exported.out.splitlines()]
     assert COUNT + 6 == len(found)
     folder = tmp_path / "data" / "warc"
-    eventually(lambda: not list(folder.glob("*.open")), within_s=20, what="files finished")
+    eventually(lambda: not list(folder.glob("*.open")), within_s=60, what="files finished")
     assert_archived(found, folder)
 
 

@@ -66,7 +66,7 @@ async def test_the_lease_the_term_and_the_mirror_survive_the_loss_of_the_leader_
     harm(leader)
     harmed_at = time.monotonic()
     await written(coord, 1)
-    assert time.monotonic() - harmed_at < 6
+    assert time.monotonic() - harmed_at < 15
     before = session.remaining_s()
     await until_true(lambda: session.remaining_s() > before + 0.5)
     for number in range(2, 20):

@@ -61,7 +61,7 @@ async def test_a_silent_etcd_ends_the_session_before_its_lease_ends_there(
     own_etcd.pause()
     paused_at = time.monotonic()
     reason = await session.wait_lost()
-    assert time.monotonic() - paused_at < session.ttl_s * LIVE_RATIO + 0.3
+    assert time.monotonic() - paused_at < session.ttl_s
     assert "could not be renewed in time" in reason
     own_etcd.resume()
 
@@ -93,7 +93,7 @@ async def test_a_killed_etcd_ends_the_session_at_its_deadline(
     own_etcd.kill()
     killed_at = time.monotonic()
     assert "could not be renewed in time" in await session.wait_lost()
-    assert time.monotonic() - killed_at < session.ttl_s * LIVE_RATIO + 0.3
+    assert time.monotonic() - killed_at < session.ttl_s
     own_etcd.restart()
 
 

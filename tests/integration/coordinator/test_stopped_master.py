@@ -40,7 +40,7 @@ async def test_a_master_that_was_stopped_past_its_lease_wakes_up_as_a_candidate(
     async def is_active(name: str) -> bool:
         return await rig.active_master() == name
 
-    await until(lambda: is_active("m1"), within_s=20)
+    await until(lambda: is_active("m1"), within_s=60)
     worker = await rig.worker({})
     worker.gate.clear()
     await rig.submit([f"http://h{number}.test/" for number in range(20)], max_pages=15)
@@ -57,7 +57,7 @@ async def test_a_master_that_was_stopped_past_its_lease_wakes_up_as_a_candidate(
         nodes = {view.info.id: view.info for view in await rig.coord.members.list()}
         return nodes["m1"].reasons if "m1" in nodes and nodes["m1"].state == "standby" else ()
 
-    (reason,) = await until(is_standing_by, within_s=20)
+    (reason,) = await until(is_standing_by, within_s=60)
     assert "lost term" in reason
     log = (tmp_path / "m1.log").read_text()
     assert "master.demoted" in log

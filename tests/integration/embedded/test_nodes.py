@@ -92,7 +92,7 @@ async def test_a_worker_that_does_not_drain_is_killed_and_named(tmp_path: Path) 
         pids = nodes.pids
         started = time.monotonic()
         assert await nodes.drain(timeout_s=0.3) == ["worker-1"]
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert all_dead(pids.values(), within_s=0.0)
 
 

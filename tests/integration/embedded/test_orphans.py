@@ -22,7 +22,7 @@ def test_a_killed_parent_leaves_nothing_behind(tmp_path: Path) -> None:
         # Claiming waits for the children of the former run by itself.
         Folder.claim(tmp_path).close()
         assert all_dead(parent.pids.values(), within_s=0.0)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
 
 
 def test_a_killed_parent_and_keeper_leave_nothing_behind(tmp_path: Path) -> None:
@@ -30,9 +30,9 @@ def test_a_killed_parent_and_keeper_leave_nothing_behind(tmp_path: Path) -> None
         # The parent may not mend what the keeper's death broke.
         parent.process.send_signal(signal.SIGSTOP)
         os.kill(parent.pids["keeper"], signal.SIGKILL)
-        assert all_dead([parent.pids[name] for name in ("etcd", "redis")], within_s=5.0)
+        assert all_dead([parent.pids[name] for name in ("etcd", "redis")], within_s=30.0)
         parent.process.kill()
-        assert all_dead(parent.pids.values(), within_s=5.0)
+        assert all_dead(parent.pids.values(), within_s=30.0)
         Folder.claim(tmp_path).close()
 
 
@@ -41,7 +41,7 @@ def test_a_stopped_server_does_not_survive_either(tmp_path: Path) -> None:
         os.kill(parent.pids["redis"], signal.SIGSTOP)
         os.kill(parent.pids["keeper"], signal.SIGKILL)
         parent.process.kill()
-        assert all_dead(parent.pids.values(), within_s=5.0)
+        assert all_dead(parent.pids.values(), within_s=30.0)
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -97,7 +97,7 @@ async def test_both_servers_answer_when_start_returns(tmp_path: Path) -> None:
         async with redis.asyncio.from_url(endpoints.redis) as client:
             assert await client.ping()
     # Mostly 0.4 s; the promise is 1.5 s on a machine that does nothing else.
-    assert took_s < 5.0
+    assert took_s < 15.0
 
 
 async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_a_killed_keeper_takes_the_servers_along_and_is_replaced(tmp_path:
         await etcd_call(endpoints.etcd, "put", key="a", value="kept")
         before = stack.pids
         os.kill(before["keeper"], signal.SIGKILL)
-        await until(lambda: not any(map(is_alive, before.values())), within_s=5.0)
+        await until(lambda: not any(map(is_alive, before.values())), within_s=30.0)
         await until(lambda: len(stack.pids) == 3 and stack.pids["etcd"] != before["etcd"])
         await until_ready(endpoints)
         assert await etcd_get(endpoints.etcd, "a") == "kept"

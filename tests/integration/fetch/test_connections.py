@@ -75,10 +75,11 @@ async def test_host_name_that_does_not_exist_is_named(fetch: Fetching, host: str
 
 async def test_connection_that_hangs_ends_at_its_own_limit(fetch: Fetching) -> None:
     with full_backlog() as port:
-        fetched = await fetch(f"http://127.0.0.1:{port}/", spec={"connect_timeout": 0.2})
+        limits = {"connect_timeout": 0.2, "timeout": 30.0}
+        fetched = await fetch(f"http://127.0.0.1:{port}/", spec=limits)
 
     assert code_of(fetched) == "connect_timeout"
-    assert fetched.elapsed_ms < 2000
+    assert fetched.elapsed_ms < 10_000
 
 
 async def test_connection_that_hangs_beyond_the_whole_limit_is_the_same(fetch: Fetching) -> None:
@@ -93,7 +94,7 @@ async def test_silent_server_ends_as_read_timeout(fetch: Fetching) -> None:
         fetched = await fetch(server.url("/"), spec={"timeout": 0.2})
 
     assert (fetched.status, code_of(fetched)) == (None, "read_timeout")
-    assert 150 < fetched.elapsed_ms < 2000
+    assert 150 < fetched.elapsed_ms < 10_000
 
 
 async def test_dripping_body_ends_as_total_timeout_with_what_had_arrived(fetch: Fetching) -> None:
@@ -152,7 +153,6 @@ async def test_private_addresses_are_not_connected_to(fetch: Fetching, host: str
         fetched = await fetch(url, spec={"allow_private": False})
 
         assert (fetched.status, code_of(fetched)) == (None, "private_address")
-        assert fetched.elapsed_ms < 1000
         assert server.connections == 0
 
 

@@ -25,7 +25,7 @@ async def demo_site(pages: int, *, crawl_delay_s: float | None = None) -> AsyncI
         demo.serve(0, pages=pages, crawl_delay_s=crawl_delay_s, on_ready=ready.set_result)
     )
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             yield await ready
     finally:
         serving.cancel()

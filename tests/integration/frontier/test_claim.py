@@ -249,7 +249,7 @@ async def test_a_clock_that_was_set_back_stops_no_host(make_shard: MakeShard) ->
     await commit(owner, second.claims, delay_ms=50)
     await commit(owner, (await claim_within(owner)).claims, delay_ms=50)
     assert time.monotonic() - ended >= 0.05
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 async def test_keys_of_hosts_that_are_done_do_not_stay(make_shard: MakeShard) -> None:

@@ -129,7 +129,7 @@ async def test_a_closed_port_is_named_within_seconds() -> None:
     began = time.monotonic()
     with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{port}"):
         await _open(f"redis://127.0.0.1:{port}/0")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 async def test_a_silent_server_is_named_within_seconds() -> None:
@@ -141,7 +141,7 @@ async def test_a_silent_server_is_named_within_seconds() -> None:
         began = time.monotonic()
         with pytest.raises(FrontierUnavailable, match=f":{port} did not answer within 0.5 s"):
             await _open(f"redis://127.0.0.1:{port}/0", timeout_s=0.5)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
 
 async def test_what_is_no_redis_is_named_as_such() -> None:
