@@ -1,8 +1,10 @@
 """Runs the hooks of a job's plugins, and keeps their faults to the page at hand.
 
 Whatever a hook does (raise, give something of another type, take too long) becomes
-:class:`PluginFailed`, which ends the page. Only where this worker itself cancels the page does that
-go through. Faults are counted, and logged a few times an hour, with the traceback of the latest.
+:class:`PluginFailed`, which ends the page. A hook that awaits does so in a task of its own: whether
+it cancels that or does not end when it is cancelled, the page's task goes on, and only what this
+worker itself does to the page goes through. Faults are counted, and logged a few times an hour,
+with the traceback of the latest.
 
 A synchronous hook that does not return stops the event loop, and nothing here can help.
 """
@@ -14,8 +16,9 @@ import inspect
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -37,7 +40,9 @@ HOOK_S: Final = 30.0
 CLOSE_S: Final = 5.0
 """Not only this job waits for it."""
 PREPARE_S: Final = HOLD_MS / 2000
-"""Half of the time within which a claimed URL must be sent: one that is late goes back unasked."""
+"""For the plugins of a job together: half of the time within which a claimed URL must be sent.
+
+One that is late goes back unasked, and would do so for ever."""
 MAX_LINKS: Final = 100_000
 """Of one plugin from one page: an iterator may have no end."""
 MAX_EXTRA_BYTES: Final = 65_536
@@ -85,6 +90,13 @@ class _Named(NamedTuple):
     plugin: Plugin
 
 
+class _Ended(NamedTuple):
+    """How a hook, or a look at what it gave, ended."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
 class JobPlugins:
     """The plugins of one job in one process, in the order in which the job names them."""
 
@@ -94,6 +106,8 @@ class JobPlugins:
         self._opened: list[_Named] = []
         self._by_hook: dict[str, list[_Named]] = {}
         self._rules: set[str] = set()
+        self._running: set[asyncio.Task[_Ended]] = set()
+        """Hooks that await; a loop alone does not keep their tasks."""
 
     def has(self, hook: str) -> bool:
         """Tell whether any plugin has a hook."""
@@ -106,10 +120,10 @@ class JobPlugins:
             PluginFailed: it could not be.
         """
 
-        async def open_() -> None:
+        def open_() -> Any:
             plugin = kind()
             self._opened.append(_Named(name, plugin))
-            await _awaited(plugin.opened(job))
+            return plugin.opened(job)
 
         await self._guarded(name, "opened", open_)
         for hook in hooks_of(kind):
@@ -119,12 +133,8 @@ class JobPlugins:
         """Close all, the last opened first; who fails has been noted."""
         while self._opened:
             one = self._opened.pop()
-
-            async def close(plugin: Plugin = one.plugin) -> None:
-                await _awaited(plugin.closed())
-
             try:
-                await self._guarded(one.name, "closed", close, within_s=CLOSE_S)
+                await self._guarded(one.name, "closed", one.plugin.closed, within_s=CLOSE_S)
             except PluginFailed:
                 continue  # noted
 
@@ -151,9 +161,9 @@ class JobPlugins:
                 said = plugin.refuse(link)
                 if said is not None:
                     return self._rule(name, _name_of_rule(said))
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:
-                if _is_from_outside(error):
-                    raise
                 raise self._failed(name, "refuse", error) from error
         return None
 
@@ -172,12 +182,15 @@ class JobPlugins:
             PluginFailed: one failed.
         """
         found: CIMultiDict[str] = CIMultiDict()
+        before = time.monotonic() + PREPARE_S
         for name, plugin in self._by_hook.get("prepare", ()):
-
-            async def ask(plugin: Plugin = plugin) -> CIMultiDict[str]:
-                return _headers(await _awaited(plugin.prepare(request)))
-
-            found.update(await self._guarded(name, "prepare", ask, within_s=PREPARE_S))
+            call = partial(plugin.prepare, request)
+            left_s = before - time.monotonic()
+            late = f"not done within {PREPARE_S:g} s, with the plugins before it"
+            given = await self._guarded(name, "prepare", call, _headers, within_s=left_s, late=late)
+            if time.monotonic() > before:  # one that does not await is not interrupted
+                raise self._failed(name, "prepare", TimeoutError(late))
+            found.update(given)
         return found or None
 
     async def read(
@@ -193,45 +206,59 @@ class JobPlugins:
             PluginFailed: one failed.
         """
         for name, plugin in self._by_hook.get("parse", ()) if is_page else ():
-
-            async def parse(plugin: Plugin = plugin, given: Response = response) -> list[str]:
-                return _links(await _awaited(plugin.parse(given)), base=given.final_url)
-
-            links = await self._guarded(name, "parse", parse)
+            check = partial(_links, base=response.final_url)
+            links = await self._guarded(name, "parse", partial(plugin.parse, response), check)
             response = replace(response, links=tuple(dict.fromkeys((*response.links, *links))))
         extra: dict[str, dict[str, Any]] = {}
         for name, plugin in self._by_hook.get("enrich", ()):
-
-            async def enrich(plugin: Plugin = plugin, given: Response = response) -> dict[str, Any]:
-                return _facts(await _awaited(plugin.enrich(given)))
-
-            if facts := await self._guarded(name, "enrich", enrich):
+            call = partial(plugin.enrich, response)
+            if facts := await self._guarded(name, "enrich", call, _facts):
                 extra[name] = facts
         return response.links, extra or None
 
     async def _guarded(
-        self, name: str, hook: str, call: Callable[[], Any], *, within_s: float | None = None
+        self,
+        name: str,
+        hook: str,
+        call: Callable[[], Any],
+        check: Callable[[Any], Any] | None = None,
+        *,
+        within_s: float | None = None,
+        late: str | None = None,
     ) -> Any:
-        """Return what a hook gives, checked by ``call``.
+        """Return what a hook gives, as ``check`` makes it.
 
         Raises:
             PluginFailed: it failed.
         """
-        within_s = HOOK_S if within_s is None else within_s
-        limit = asyncio.timeout(within_s)
+        ended = _tried(call)
+        if ended.error is None and inspect.isawaitable(ended.value):
+            within_s = HOOK_S if within_s is None else within_s
+            ended = await self._awaited(
+                ended.value, within_s=within_s, late=late or f"not done within {within_s:g} s"
+            )
+        if ended.error is None and check is not None:
+            ended = _tried(partial(check, ended.value))
+        if ended.error is not None:
+            raise self._failed(name, hook, ended.error) from ended.error
+        return ended.value
+
+    async def _awaited(self, answer: Awaitable[Any], *, within_s: float, late: str) -> _Ended:
+        """Return how a hook ends; one that is late is cancelled, and not waited for any more."""
+        running = asyncio.create_task(_tried_awaiting(answer))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
         try:
-            async with limit:
-                return await call()
-        except BaseException as error:
-            if _is_from_outside(error):
-                raise
-            if isinstance(error, TimeoutError) and limit.expired():
-                error = TimeoutError(f"not done within {within_s:g} s")
-            raise self._failed(name, hook, error) from error
+            await asyncio.wait([running], timeout=within_s)
+            if running.done() and not running.cancelled():
+                return running.result()
+            return _Ended(error=TimeoutError(late))
+        finally:
+            running.cancel()
 
     def _failed(self, name: str, hook: str, error: BaseException) -> PluginFailed:
         self._faults.note(name, hook, error)
-        said = " ".join("".join(traceback.format_exception_only(error)).split())
+        said = " ".join(_written(traceback.format_exception_only, error).split())
         return PluginFailed(f"plugin {name}, {hook}: {printable(said)[:_MAX_MESSAGE_CHARS]}")
 
 
@@ -261,21 +288,35 @@ async def open_plugins(
     return opened
 
 
-def _is_from_outside(error: BaseException) -> bool:
-    """Tell whether an exception ends this task or process, and not just the hook."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt | GeneratorExit)
+def _tried(call: Callable[[], Any]) -> _Ended:
+    try:
+        return _Ended(call())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is its page's fault
+        return _Ended(error=error)
+
+
+async def _tried_awaiting(answer: Awaitable[Any]) -> _Ended:
+    try:
+        return _Ended(await answer)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as above
+        return _Ended(error=error)
 
 
 def _trace(error: BaseException) -> str:
-    lines = traceback.format_exception(error, limit=-_LOG_FRAMES)
-    return "".join(lines)[-_MAX_TRACE_CHARS:]
+    whole = partial(traceback.format_exception, limit=-_LOG_FRAMES)
+    return _written(whole, error)[-_MAX_TRACE_CHARS:]
 
 
-async def _awaited(answer: Any) -> Any:
-    return await answer if inspect.isawaitable(answer) else answer
+def _written(write: Callable[[BaseException], list[str]], error: BaseException) -> str:
+    """Return an exception as text; its parts are a plugin's, and may raise themselves."""
+    try:
+        return "".join(write(error))
+    except Exception:  # noqa: BLE001 - whatever they raise
+        return f"{type(error).__name__}, of which nothing more can be written"
 
 
 def _name_of_rule(said: Any) -> str:

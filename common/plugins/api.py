@@ -108,7 +108,7 @@ class Plugin:
     A worker process makes one object for each job that names the plugin, without arguments. Hooks
     run in its event loop, several pages at a time: what takes more than milliseconds must await.
     All but ``refuse`` may be ``async def``; they then have to end within 30 seconds, ``prepare``
-    within 2.5.
+    within 2.5, that of the job's other plugins included.
 
     An exception, or a value of another type, ends the page at hand as dead, with the error code
     ``plugin_failed``, and nothing else; 'crawlctl dead --retry' puts such pages back.

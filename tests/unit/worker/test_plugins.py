@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -193,6 +195,8 @@ class Panic(BaseException):
         asyncio.CancelledError(),
         Panic("p"),
         StopIteration,
+        GeneratorExit(),
+        SyntaxError("x", ("file", 1, 1, 7)),  # of which a traceback cannot be written
     ],
     ids=repr,
 )
@@ -232,6 +236,58 @@ async def test_a_hook_that_awaits_for_ever_fails(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(PluginFailed, match=r"enrich: .* not done within 0\.01 s"):
         await ask(job, "enrich")
     with pytest.raises(PluginFailed, match=r"prepare: .* not done within 0\.02 s"):
+        await ask(job, "prepare")
+
+
+async def test_a_hook_that_cancels_its_own_task_fails_its_page_alone() -> None:
+    async def cancel(_: Response) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    job = await opened(p=plugin("enrich", cancel))
+    with pytest.raises(PluginFailed, match=r"^plugin p, enrich: .*CancelledError"):
+        await ask(job, "enrich")
+
+
+async def test_a_hook_that_does_not_let_itself_be_cancelled_holds_no_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker.plugins, "HOOK_S", 0.01)
+    ends = asyncio.Event()
+
+    async def stay(_: Response) -> None:
+        while not ends.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ends.wait()
+
+    job = await opened(p=plugin("enrich", stay))
+    with pytest.raises(PluginFailed, match=r"not done within 0\.01 s"):
+        await ask(job, "enrich")
+    monkeypatch.undo()
+    page = asyncio.create_task(job.read(PAGE, is_page=True))
+    await asyncio.sleep(0.01)
+    page.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await page
+    ends.set()
+
+
+async def test_all_plugins_together_have_the_time_in_which_a_request_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them in time, and all too late for the claim, would send the page back for ever."""
+    monkeypatch.setattr(worker.plugins, "PREPARE_S", 0.3)
+
+    async def slow(_: Request) -> None:
+        await asyncio.sleep(0.2)
+
+    job = await opened(p=plugin("prepare", slow), q=plugin("prepare", slow))
+    with pytest.raises(PluginFailed, match=r"prepare: .* not done within 0\.3 s, with the"):
+        await ask(job, "prepare")
+    job = await opened(p=plugin("prepare", lambda _: time.sleep(0.4)))
+    with pytest.raises(PluginFailed, match=r"^plugin p, prepare: .* not done within 0\.3 s"):
         await ask(job, "prepare")
 
 
