@@ -84,6 +84,8 @@ def load(wanted: Reference) -> type[Plugin]:
         raise UsageError(
             f"{where}: {wanted.module} has no {wanted.attribute!r}; write {SYNTAX}"
         ) from error
+    except Exception as error:  # a module may make what is in it when it is asked for
+        raise _broken(error, what=wanted.module, where=where) from error
     return _checked(found, where=where)
 
 
@@ -145,9 +147,26 @@ class PluginSet:
 
 
 def _installed() -> dict[str, EntryPoint]:
-    """Return the entry points by name; of two of one name the one first on the path."""
+    """Return the entry points by name; of two of one name the one first on the path.
+
+    Those that no job can name are left out, and all where a package's list of them is malformed:
+    it must not keep a worker from the jobs that need none.
+    """
+    import structlog  # noqa: PLC0415 - takes longer to import than many a command
+
+    log = structlog.get_logger()
+    try:
+        entries = entry_points(group=GROUP)
+    except Exception as error:  # noqa: BLE001 - the library raises what it comes upon
+        log.warning("plugins.not_found", reason=f"entry points cannot be read: {error!r}")
+        return {}
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entries:
+        try:
+            checked_name(entry.name, field=GROUP)
+        except UsageError as error:
+            log.warning("plugins.misnamed", reason=str(error))
+            continue
         found.setdefault(entry.name, entry)
     return found
 
@@ -180,19 +199,29 @@ def _imported(bring: Callable[[], T], *, what: str, where: str) -> T:
     """
     try:
         return bring()
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{what}.".startswith(f"{missing}."):
-            raise UsageError(
-                f"{where}: there is no module {what!r}; install its package, or give the file: "
-                "FILE.py:OBJECT"
-            ) from error
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_SAID_CHARS]
-        raise UsageError(
-            f"{where}: {what} cannot be imported ({said}, {frame.filename} line {frame.lineno}); "
-            "mend it, or start without it"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # panics of extensions are no Exception
+        raise _broken(error, what=what, where=where) from error
+
+
+def _broken(error: BaseException, *, what: str, where: str) -> UsageError:
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing and f"{what}.".startswith(f"{missing}."):
+        return UsageError(
+            f"{where}: there is no module {what!r}; install its package, or give the file: "
+            "FILE.py:OBJECT"
+        )
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - it is the plugin's, too
+        said = type(error).__name__
+    said = " ".join(said.split())[:_MAX_SAID_CHARS]
+    return UsageError(
+        f"{where}: {what} cannot be imported ({said}, {frame.filename} line {frame.lineno}); "
+        "mend it, or start without it"
+    )
 
 
 def _checked(found: Any, *, where: str) -> type[Plugin]:
@@ -203,7 +232,8 @@ def _checked(found: Any, *, where: str) -> type[Plugin]:
     """
     if not (inspect.isclass(found) and issubclass(found, Plugin)):
         raise UsageError(
-            f"{where}: {found!r} is no plugin; give a class derived from crawlctl.plugins.Plugin"
+            f"{where}: {_kind(found)} is no plugin; give a class derived from "
+            "crawlctl.plugins.Plugin"
         )
     if not hooks_of(found):
         raise UsageError(
@@ -213,3 +243,8 @@ def _checked(found: Any, *, where: str) -> type[Plugin]:
     if inspect.iscoroutinefunction(found.refuse):
         raise UsageError(f"{where}: {found.__qualname__}.refuse is async; write a plain 'def'")
     return found
+
+
+def _kind(found: Any) -> str:
+    """Return what is said of an object; it may be one that cannot be written."""
+    return f"class {found.__qualname__}" if inspect.isclass(found) else f"a {type(found).__name__}"

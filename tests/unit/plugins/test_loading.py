@@ -7,8 +7,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import structlog
 
 from common.model.errors import UsageError
+from common.plugins import loading
 from common.plugins.loading import GROUP, PluginSet, Reference, load, reference
 
 GOOD = """
@@ -29,6 +31,14 @@ class Good(Outer.Good):
 """
 
 DERIVED = "from crawlctl.plugins import Plugin\nclass Good(Plugin):\n    "
+
+
+UNWRITABLE = """
+class Fault(Exception):
+    def __str__(self):
+        raise ValueError
+    __repr__ = __str__
+"""
 
 
 def written(folder: Path, text: str, name: str = "shop.py") -> str:
@@ -87,6 +97,14 @@ def test_a_file_is_imported_once_and_its_module_hides_no_other(tmp_path: Path) -
             "none of the hooks refuse, prepare, parse, enrich",
         ),
         (f"{DERIVED}async def refuse(self, link): ...", r"Good\.refuse is async"),
+        ("class Panic(BaseException): ...\nraise Panic('p')", r"Panic: p, .*shop\.py line 2"),
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
+        (f"{UNWRITABLE}raise Fault", r"\(Fault, .*shop\.py line"),
+        (f"{UNWRITABLE}Good = Fault()", "a Fault is no plugin"),
+        (
+            "def __getattr__(name):\n    import nowhere_at_all",
+            r"shop\.py cannot be imported \(ModuleNotFoundError.*nowhere_at_all",
+        ),
     ],
 )
 def test_what_is_no_plugin_is_refused_in_one_sentence(tmp_path: Path, text: str, said: str) -> None:
@@ -145,3 +163,27 @@ def test_installed_plugins_are_found_by_their_entry_points(
     plugins = PluginSet()
     assert "best" in plugins.names
     assert "Outer.Good" == plugins.get("best").__qualname__
+
+
+@pytest.mark.parametrize("listed", ["no equals sign", "name = \ud8ff:O"])
+def test_a_package_that_lists_nothing_readable_keeps_no_worker_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    package = tmp_path / "malformed-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: malformed\nVersion: 1.0\n")
+    text = f"[{GROUP}]\n{listed}\n".encode("utf-8", "surrogatepass")
+    (package / "entry_points.txt").write_bytes(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    given = reference(f"good={written(tmp_path, GOOD)}:Good")
+    with structlog.testing.capture_logs() as logged:
+        assert ("good",) == PluginSet([given]).names
+    assert ["plugins.not_found"] == [one["event"] for one in logged]
+
+
+def test_installed_plugins_that_no_job_can_name_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = [EntryPoint(name, "shop:O", GROUP) for name in ("good", "b ad", "\x1b[31m")]
+    monkeypatch.setattr(loading, "entry_points", lambda **_: entries)
+    assert ("good",) == PluginSet().names
