@@ -58,16 +58,19 @@ class Outlinks:
         self._old: set[str] = set()
         self._run = ""
 
-    async def select(self, links: Sequence[str], *, depth: int, referrer: str) -> Selected:
+    async def select(
+        self, links: Sequence[str], *, depth: int, referrer: str, is_sitemap: bool = False
+    ) -> Selected:
         """Return which of a page's links to offer.
 
         Args:
             links: canonical, distinct.
             depth: of the links.
             referrer: the page.
+            is_sitemap: it is a sitemap.
 
         Raises:
-            PluginFailed: a plugin of the job did, on one of them.
+            PluginFailed: a plugin of the job did, on a link of a page.
         """
         if self._max_depth is not None and depth > self._max_depth:
             return Selected([], {f"max_depth: {self._max_depth}": len(links)} if links else {})
@@ -84,7 +87,9 @@ class Outlinks:
             if len(kept) < len(allowed):
                 filtered[self._scope.rule] += len(allowed) - len(kept)
             if self._plugins is not None:
-                kept = self._plugins.let_pass(kept, filtered, depth=depth, referrer=referrer)
+                kept = self._plugins.let_pass(
+                    kept, filtered, depth=depth, referrer=referrer, is_sitemap=is_sitemap
+                )
             for link in kept:
                 host = url.host_key(link)
                 offers.append(Item(host, link[len(host) :], depth, referrer))

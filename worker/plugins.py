@@ -48,6 +48,8 @@ MAX_LINKS: Final = 100_000
 MAX_EXTRA_BYTES: Final = 65_536
 MAX_DEPTH: Final = 32
 """Of objects and arrays in each other: readers of records must not fail on them."""
+FAILED: Final = "failed"
+"""The rule by which links of a sitemap are counted on which a plugin failed."""
 MAX_RULES: Final = 100
 """Rules of the plugins of one job that are counted by their own names."""
 _MAX_RULE_CHARS: Final = 80
@@ -63,6 +65,11 @@ log = structlog.get_logger()
 
 class PluginFailed(Exception):
     """A hook of a plugin failed; says which and how, in one line."""
+
+    def __init__(self, plugin: str, said: str) -> None:
+        super().__init__(said)
+        self.plugin = plugin
+        """Its name."""
 
 
 class PluginFaults:
@@ -139,16 +146,29 @@ class JobPlugins:
                 continue  # noted
 
     def let_pass(
-        self, links: Sequence[str], filtered: Counter[str], *, depth: int, referrer: str
+        self,
+        links: Sequence[str],
+        filtered: Counter[str],
+        *,
+        depth: int,
+        referrer: str,
+        is_sitemap: bool = False,
     ) -> list[str]:
         """Return the links that no plugin refuses, and count the others by rule.
 
+        Those of a sitemap on which one fails are counted too: a sitemap cannot be put back.
+
         Raises:
-            PluginFailed: one failed.
+            PluginFailed: one failed on a page's link.
         """
         kept = []
         for url in links:
-            rule = self._refusal(Link(url=url, depth=depth, referrer=referrer))
+            try:
+                rule = self._refusal(Link(url=url, depth=depth, referrer=referrer))
+            except PluginFailed as failed:
+                if not is_sitemap:
+                    raise
+                rule = f"{RULE}{failed.plugin}: {FAILED}"
             if rule is None:
                 kept.append(url)
             else:
@@ -259,7 +279,7 @@ class JobPlugins:
     def _failed(self, name: str, hook: str, error: BaseException) -> PluginFailed:
         self._faults.note(name, hook, error)
         said = " ".join(_written(traceback.format_exception_only, error).split())
-        return PluginFailed(f"plugin {name}, {hook}: {printable(said)[:_MAX_MESSAGE_CHARS]}")
+        return PluginFailed(name, f"plugin {name}, {hook}: {printable(said)[:_MAX_MESSAGE_CHARS]}")
 
 
 async def open_plugins(

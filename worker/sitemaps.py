@@ -112,7 +112,9 @@ class Sitemaps:
             target = canonicalize(entry.url, base)
             if target is not None:
                 entries.setdefault(self._outlinks.clean(target), entry)
-        selected = await self._outlinks.select(list(entries), depth=1, referrer=item.url)
+        selected = await self._outlinks.select(
+            list(entries), depth=1, referrer=item.url, is_sitemap=True
+        )
         offers = [
             one._replace(lastmod=entries[one.url].lastmod, priority=entries[one.url].priority)
             for one in selected.offers

@@ -16,7 +16,7 @@ import structlog
 import worker.plugins
 from common.model.errors import CrawlerError
 from common.model.job import JobSpec
-from common.plugins.api import JobInfo, Plugin, Request, Response
+from common.plugins.api import JobInfo, Link, Plugin, Request, Response
 from tests.support.plugins import Example, Failing, Stubborn, plugins
 from worker.plugins import (
     MAX_DEPTH,
@@ -301,6 +301,19 @@ async def test_refused_links_are_counted_by_rule_and_rules_are_bounded() -> None
     assert MAX_RULES + 1 == len(filtered)
     assert 500 - MAX_RULES == filtered["plugin p: other rules"]
     assert all(rule.isprintable() and len(rule) < 100 for rule in filtered)
+
+
+async def test_a_link_of_a_sitemap_on_which_a_plugin_fails_costs_no_other() -> None:
+    def refuse(link: Link) -> None:
+        if link.url.endswith("/bad"):
+            raise ValueError(link.url)
+
+    faults, filtered = PluginFaults(), Counter[str]()
+    job = await opened(faults, p=plugin("refuse", refuse))
+    links = [f"http://h.example/{name}" for name in ("one", "bad", "two")]
+    kept = job.let_pass(links, filtered, depth=1, referrer=PAGE.url, is_sitemap=True)
+    assert ([links[0], links[2]], {"plugin p: failed": 1}) == (kept, filtered)
+    assert {("p", "refuse"): 1} == faults.counts
 
 
 async def test_a_fault_is_logged_at_first_and_then_once_in_a_while() -> None:
