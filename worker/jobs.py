@@ -6,8 +6,9 @@ That is never a reason to end the worker: the tasks of other jobs go on.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from common.plugins.loading import PluginSet
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity, weight
 from worker.job import JobContext
-from worker.plugins import PluginFaults, open_plugins
+from worker.plugins import JobPlugins, PluginFaults, open_plugins
 from worker.stages import Stages
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 RETRY_JOB_S: Final = (10.0, 300.0)
 """How long a job is left alone that could not be worked on here, at first and at most."""
+OPEN_S: Final = 0.5
+"""How long the tasks of other jobs wait until the plugins of one are open."""
 
 log = structlog.get_logger()
 
@@ -79,6 +82,8 @@ class Jobs:
         self._pauses_s: dict[JobId, float] = {}
         """How long each job was left alone last."""
         self._contexts: dict[JobId, JobContext] = {}
+        self._opening: dict[JobId, asyncio.Task[JobPlugins | None]] = {}
+        """Of jobs that wait for their plugins."""
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -101,9 +106,10 @@ class Jobs:
         """How long a request of any of the jobs may take."""
         return max((spec.timeout for spec in self._specs.values()), default=0.0)
 
-    def is_refused(self, job: JobId) -> bool:
+    def is_left_alone(self, job: JobId) -> bool:
         """Tell whether tasks of the job are left alone for now."""
-        return job in self._unable
+        opening = self._opening.get(job)
+        return job in self._unable or (opening is not None and not opening.done())
 
     async def look_at(self, wished: set[JobId]) -> None:
         """Find out what the jobs ask for, and which of them this worker cannot do.
@@ -111,6 +117,7 @@ class Jobs:
         Raises:
             CoordUnavailable: etcd did not answer; look again.
         """
+        await self.close_openings(wished)
         now = time.monotonic()
         for job in [job for job in self._specs if job not in wished and job not in self._contexts]:
             del self._specs[job]
@@ -144,9 +151,10 @@ class Jobs:
             return None
         try:
             archive = self._archive(job, spec)  # nothing of it is open before its first response
-            plugins = await open_plugins(
-                self._plugins, spec, job=job, worker=self._node, faults=self._faults
-            )
+            opening = await self._opened(job, spec)
+            if not opening.done():
+                return None
+            plugins = opening.result()
         except CrawlerError as error:
             self._refuse(job, str(error))
             return None
@@ -181,6 +189,29 @@ class Jobs:
             await context.close()
             if context.archive is not None and context.archive.failure is not None:
                 self._refuse(job, str(context.archive.failure))
+
+    async def _opened(self, job: JobId, spec: JobSpec) -> asyncio.Task[JobPlugins | None]:
+        """Return the opening of a job's plugins; it may last, and is asked for again then."""
+        opening = self._opening.get(job)
+        if opening is None:
+            opening = self._opening[job] = asyncio.create_task(
+                open_plugins(self._plugins, spec, job=job, worker=self._node, faults=self._faults)
+            )
+            await asyncio.wait([opening], timeout=OPEN_S)
+        if opening.done():
+            del self._opening[job]
+        return opening
+
+    async def close_openings(self, wished: Collection[JobId]) -> None:
+        """End the opening of plugins of all but some jobs."""
+        for job in [job for job in self._opening if job not in wished]:
+            opening = self._opening.pop(job)
+            opening.cancel()
+            await asyncio.wait([opening])
+            if opening.cancelled() or opening.exception() is not None:
+                continue  # none is left open
+            if (plugins := opening.result()) is not None:
+                await plugins.close()
 
     def _refuse(self, job: JobId, reason: str) -> None:
         """Take no tasks of a job for a while, longer each time, and say why."""

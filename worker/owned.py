@@ -95,7 +95,7 @@ class OwnedTasks:
             task for task in wished - self._runners.keys() if self._not_before.get(task, 0.0) <= now
         )
         await self._jobs.look_at({task.job for task in wished})
-        missing = [task for task in missing if not self._jobs.is_refused(task.job)]
+        missing = [task for task in missing if not self._jobs.is_left_alone(task.job)]
         for start in range(0, len(missing), ACQUIRE_BATCH):
             await self._acquire(missing[start : start + ACQUIRE_BATCH])
 
@@ -200,3 +200,4 @@ class OwnedTasks:
         self._runners.clear()
         no_jobs: set[JobId] = set()
         await self._jobs.close_unused(no_jobs)
+        await self._jobs.close_openings(no_jobs)

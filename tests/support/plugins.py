@@ -74,6 +74,24 @@ class Stubborn(Plugin):
         return None
 
 
+class Slow(Plugin):
+    """Is opened when it may be."""
+
+    may_open: ClassVar[asyncio.Event]
+    events: ClassVar[list[str]] = []
+
+    async def opened(self, job: JobInfo) -> None:
+        self.events.append("opening")
+        await self.may_open.wait()
+        self.events.append("opened")
+
+    def closed(self) -> None:
+        self.events.append("closed")
+
+    def refuse(self, link: Link) -> str | None:
+        return None
+
+
 def plugins(**kinds: type[Plugin]) -> PluginSet:
     """Return these plugins as if they were installed under these names."""
     entries = {

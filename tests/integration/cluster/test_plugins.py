@@ -13,7 +13,7 @@ import pytest
 from crawlctl.connect import Services
 from crawlctl.retrying import put_back_all
 from tests.support.crawling import Crawls, crawls
-from tests.support.plugins import FAULTS, BadHeaders, Example, Failing, Stubborn, plugins
+from tests.support.plugins import FAULTS, BadHeaders, Example, Failing, Slow, Stubborn, plugins
 from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Page, Request, Site, redirect
 from tests.support.waiting import until, until_true
@@ -191,3 +191,27 @@ async def test_a_job_whose_plugin_does_not_open_is_refused_and_others_go_on(
             await until(says_why, within_s=60)
             await running.submit(site.url(), job="other")
             assert {site.url()} == (await running.finished("other")).keys()
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_no_other_job_waits_for_a_plugin_that_is_slow_to_open(
+    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, opens: bool
+) -> None:
+    """It is made once, and closed where its worker ends before it is open."""
+    Slow.may_open = asyncio.Event()
+    Slow.events.clear()
+    async with crawls(
+        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
+    ) as running:
+        worker = running.worker(plugins=plugins(slow=Slow))
+        with Site({"/": Page()}) as site:
+            await running.submit(site.url(), job="slow", plugin=["slow"])
+            await until_true(lambda: ["opening"] == Slow.events)
+            await running.submit(site.url(), job="other")
+            assert {site.url()} == (await running.finished("other")).keys()
+            assert ["opening"] == Slow.events
+            if opens:
+                Slow.may_open.set()
+                assert {site.url()} == (await running.finished("slow")).keys()
+            await worker.end()
+    assert ["opening", *["opened"] * opens, "closed"] == Slow.events
