@@ -43,6 +43,8 @@ class Choice(NamedTuple):
 
     address: str | None
     failure: OSError | None = None
+    has_next: bool = False
+    """Another address would be chosen, were this one not to be reached."""
 
 
 CHOSEN: ContextVar[Choice | None] = ContextVar("chosen", default=None)
@@ -126,6 +128,10 @@ class _Name:
     failed: dict[str, float] = field(default_factory=dict)
     """Until when each is avoided (monotonic)."""
 
+    def has_any(self, now: float, *, but: str = "") -> bool:
+        """Tell whether an address is not avoided now."""
+        return any(one != but and self.failed.get(one, 0.0) <= now for one in self.addresses)
+
 
 class Addresses:
     """Which address the requests of a job to each host go to."""
@@ -161,7 +167,8 @@ class Addresses:
             except OSError as failure:  # TimeoutError is one
                 return Choice(None, failure)
         now = time.monotonic()
-        return Choice(min(known.addresses, key=lambda one: max(now, known.failed.get(one, 0.0))))
+        first = min(known.addresses, key=lambda one: max(now, known.failed.get(one, 0.0)))
+        return Choice(first, has_next=known.has_any(now, but=first))
 
     def failed(self, host: HostKey, choice: Choice) -> bool:
         """Note that no connection could be made; tell whether another address is left to try."""
@@ -170,7 +177,7 @@ class Addresses:
             return False
         now = time.monotonic()
         known.failed[choice.address] = now + FAILED_S
-        return any(known.failed.get(one, 0.0) <= now for one in known.addresses)
+        return known.has_any(now)
 
     async def _look_up(self, name: str) -> _Name:
         """Look a name up, once for all who ask for it; who is cancelled does not end it."""

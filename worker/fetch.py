@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+import aiohttp
 import can_ada
 import msgspec
 import structlog
@@ -99,6 +100,9 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
 _REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)
 """A longer body of a redirect is not worth reading to keep the connection."""
 
+NEXT_ADDRESS_S: Final = 2.0
+"""To connect to an address while another is left to try: time for that has to be left."""
+
 
 class Fetcher:
     """Fetches URLs for one job. To be created inside the running event loop, and closed."""
@@ -141,6 +145,10 @@ class Fetcher:
             self.addresses = Addresses(names, allow_private=spec.allow_private, wait_s=wait_s)
         self._session = open_session(
             spec, connections=connections, resolver=ChosenResolver() if self.addresses else names
+        )
+        brief_s = min(NEXT_ADDRESS_S, self._waits.connect_s)
+        self._brief = aiohttp.ClientTimeout(
+            total=spec.timeout, connect=brief_s, sock_connect=brief_s
         )
         self._stages = Stages() if stages is None else stages
         self._recorder = recorder
@@ -229,11 +237,19 @@ class Fetcher:
 
     async def _send(self, url: str, own: Mapping[str, str] | None, route: Route | None) -> Answer:
         """Send a request; return once the header of its answer has come."""
-        chosen = None if route is None else CHOSEN.set(route.choice)
-        try:
+        if route is None:
             response = await self._session.get(_exact_url(url), headers=own, allow_redirects=False)
-        finally:
-            if chosen is not None:
+        else:
+            chosen = CHOSEN.set(route.choice)
+            has_next = route.choice is not None and route.choice.has_next
+            try:
+                response = await self._session.get(
+                    _exact_url(url),
+                    headers=own,
+                    allow_redirects=False,
+                    timeout=self._brief if has_next else self._session.timeout,
+                )
+            finally:
                 CHOSEN.reset(chosen)
         assert isinstance(response, Answer)
         return response

@@ -6,7 +6,8 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -163,3 +164,22 @@ def page(
 
 
 _NOT_FOUND = Reply(page(b"", status="404 Not Found"))
+
+
+@contextmanager
+def full_backlog(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+    """A port that lets connections hang: its queue is full and nobody accepts."""
+    with socket.socket() as listener:
+        listener.bind((address, port))
+        listener.listen(0)
+        waiting = []
+        for _ in range(4):
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+            waiting.append(client)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            for client in waiting:
+                client.close()

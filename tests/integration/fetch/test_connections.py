@@ -15,7 +15,7 @@ import pytest
 
 from common.model.job import JobSpec
 from tests.support.fetching import Fetching, at_once, code_of
-from tests.support.rawserver import Exchange, RawServer, Reply, page
+from tests.support.rawserver import Exchange, RawServer, Reply, full_backlog, page
 from tests.support.waiting import until_true
 from worker.fetch import Fetcher
 
@@ -35,25 +35,6 @@ def unused_port() -> Iterator[int]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock.getsockname()[1]
-
-
-@contextmanager
-def full_backlog() -> Iterator[int]:
-    """A port that lets connections hang: its queue is full and nobody accepts."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        waiting = []
-        for _ in range(4):
-            client = socket.socket()
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-            waiting.append(client)
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            for client in waiting:
-                client.close()
 
 
 async def test_refused_connection_is_named(fetch: Fetching) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import threading
+import time
 from typing import Any, Self
 
 import pytest
@@ -12,9 +14,9 @@ import pytest
 from common.model.ids import HostKey
 from common.model.job import JobSpec
 from tests.support.fetching import at_once, code_of
-from tests.support.rawserver import RawServer, Reply, page
+from tests.support.rawserver import RawServer, Reply, full_backlog, page
 from worker.dns import Addresses, Resolver, Route
-from worker.fetch import Fetched, Fetcher
+from worker.fetch import NEXT_ADDRESS_S, Fetched, Fetcher
 
 PAGE = {"/": Reply(page(b"<title>page</title>"))}
 FIRST, SECOND = "127.0.0.48", "127.0.0.49"
@@ -110,6 +112,22 @@ async def test_where_an_address_does_not_answer_the_next_one_is_asked_with_a_tur
             assert (200, SECOND) == (fetched.status, fetched.ip)
         assert job.leaves <= 1, "known from then on"
         assert 2 == len(server.requests)
+
+
+async def test_an_address_that_swallows_connections_leaves_time_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within the time in which a claimed URL may be sent, and not after the whole limit."""
+    async with RawServer(PAGE, address=SECOND) as server, _Job(timeout=60.0) as job:
+        monkeypatch.setattr(socket, "getaddrinfo", _Names(FIRST, SECOND))
+        monkeypatch.setattr(random, "randrange", lambda _: 0)
+        url = f"http://hole.test:{server.port}/"
+        with full_backlog(FIRST, server.port):
+            began = time.monotonic()
+            fetched = await job.fetch(url, job.route(url))
+            took_s = time.monotonic() - began
+        assert (200, SECOND, 1) == (fetched.status, fetched.ip, job.leaves)
+        assert NEXT_ADDRESS_S <= took_s < 10, "the first one was tried, for less than its 10 s"
 
 
 async def test_where_no_address_answers_the_fetch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
