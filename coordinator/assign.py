@@ -25,7 +25,7 @@ def placement_inputs(observation: Observation) -> PlacementInputs:
     """Return what the assignment depends on.
 
     Jobs hold tasks once started, while they run or are paused (so that resuming is instant), and
-    when cancelled until everything admitted is settled.
+    when cancelled, started or not, until everything admitted is settled.
     """
     holding = jobs_with_tasks(observation)
     workers = [
@@ -63,7 +63,7 @@ def jobs_with_tasks(observation: Observation) -> list[JobView]:
 def without_worker(observation: Observation) -> dict[JobId, str]:
     """Return the jobs that nobody takes tasks of, each with the reason."""
     reasons = {
-        view.id: why_nobody(view.id, view.job.spec, observation.nodes)
+        view.id: why_nobody(view.id, view.job.work, observation.nodes)
         for view in jobs_with_tasks(observation)
     }
     return {job: reason for job, reason in reasons.items() if reason is not None}
@@ -106,17 +106,17 @@ def _able(view: JobView, nodes: tuple[NodeInfo, ...]) -> tuple[NodeId, ...] | No
     able = [
         NodeId(info.id)
         for info in workers
-        if can_do(view.id, view.job.spec, abilities=info.abilities, refused=info.refused)
+        if can_do(view.id, view.job.work, abilities=info.abilities, refused=info.refused)
     ]
     return None if len(able) == len(workers) else tuple(sorted(able))
 
 
 def _holds_tasks(view: JobView, *, is_assigned: bool) -> bool:
-    if view.job.started_at is None or view.memory.is_closed:
+    if view.memory.is_closed:
         return False
     match view.job.state:
         case JobState.RUNNING | JobState.PAUSED:
-            return True
+            return view.job.started_at is not None
         case JobState.CANCELLED:
             # Before the first look of a new term: what it had, so that nothing moves in vain.
             left = view.memory.work_left

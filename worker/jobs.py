@@ -128,7 +128,7 @@ class Jobs:
         for job in sorted(wished - self._specs.keys()):
             stored = await self._coord.jobs.get(job)
             if stored is not None:
-                self._specs[job] = stored.job.spec
+                self._specs[job] = stored.job.work
         for job in sorted(wished - self._unable.keys()):
             spec = self._specs.get(job)
             lacking = None if spec is None else what_lacks(spec, self.abilities)

@@ -148,3 +148,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it failed or is damaged; one sentence."""
     version: int = SPEC_VERSION
+
+    @property
+    def work(self) -> JobSpec:
+        """What is asked of workers: what is left of a cancelled job any of them can drop."""
+        if self.state is not JobState.CANCELLED:
+            return self.spec
+        return msgspec.structs.replace(
+            self.spec, plugin=(), store="none", header=(), cookie=(), proxy=None
+        )

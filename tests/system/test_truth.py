@@ -118,6 +118,21 @@ def test_a_cancelled_job_ends_with_the_rest_dropped_and_counted(up: Command) -> 
     assert 4 == up("job", "resume", job).code, "a cancelled job cannot be resumed"
 
 
+@pytest.mark.parametrize("never", [("--paused",), ("--plugin", "nobody-has-it")])
+def test_a_cancelled_job_that_nobody_worked_on_is_dropped_all_the_same(
+    up: Command, never: tuple[str, ...]
+) -> None:
+    job = up("submit", "http://127.0.0.1:9/", "--allow-private", *never).out.strip()
+    eventually(lambda: show(up, job)["counters"]["queued"], within_s=60, what="its seed")
+    assert 0 == up("job", "cancel", job).code
+    counters = eventually(
+        lambda: _if_settled(show(up, job)["counters"]), within_s=60, what="an empty frontier"
+    )
+    assert (1, 1) == (counters["discovered"], counters["dropped"])
+    (record,) = (json.loads(line) for line in up("export", job).out.splitlines())
+    assert ("dropped", "cancelled") == (record["outcome"], record["rule"])
+
+
 def _if_settled(counters: dict[str, int]) -> dict[str, int]:
     waiting = counters["queued"] + counters["delayed"] + counters["in_flight"]
     return counters if waiting == 0 else {}

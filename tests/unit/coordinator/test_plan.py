@@ -329,8 +329,10 @@ def test_a_job_that_never_ran_holds_no_tasks() -> None:
     assert placement_inputs(observe(view(job, None))).tasks == ()
 
 
-def test_a_cancelled_job_holds_its_tasks_until_it_is_settled() -> None:
-    job = make_job(JobState.CANCELLED)
+@pytest.mark.parametrize("started_at", ["2026-01-01T00:00:00Z", None])
+def test_a_cancelled_job_holds_its_tasks_until_it_is_settled(started_at: str | None) -> None:
+    """Seeds of one that never ran may be queued: somebody has to drop them."""
+    job = make_job(JobState.CANCELLED, started_at=started_at)
     unsettled = observe(view(job, None, work_left=True))
     assert placement_inputs(unsettled).tasks == ((JOB, 2),)
     settled = observe(view(job, None, work_left=False))
