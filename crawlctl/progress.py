@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from crawlctl.show import duration, note
+from crawlctl.show import duration, note, redraws
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +46,7 @@ def progress(*, quiet: bool) -> Progress:
     """Return what fits: nothing, a live line on a terminal, or plain lines."""
     if quiet:
         return _Silent()
-    return _LiveLine() if sys.stderr.isatty() else _PlainLines()
+    return _LiveLine() if redraws(sys.stderr) else _PlainLines()
 
 
 class _Rate:

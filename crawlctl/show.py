@@ -5,10 +5,11 @@ Whatever may have come from the web is shown without control characters.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 import msgspec
 
@@ -33,6 +34,11 @@ def print_json(document: object) -> None:
 def print_line(text: str = "") -> None:
     """Write a line of a human answer."""
     sys.stdout.write(printable(text) + "\n")
+
+
+def redraws(stream: TextIO) -> bool:
+    """Tell whether a line written to a stream can be written anew: on a terminal that can."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def note(text: str) -> None:

@@ -62,7 +62,7 @@ async def watch(
         display: writes it for people; on a terminal it is refreshed in place, every second.
         as_json: one JSON document a line instead, first as it is, then whenever it changed.
     """
-    refreshes = sys.stdout.isatty() and not as_json
+    refreshes = show.redraws(sys.stdout) and not as_json
     last: Listing | None = None
     while True:
         listing = await load()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
@@ -35,3 +36,23 @@ def test_json_is_one_line_without_raw_control_characters() -> None:
 )
 def test_lengths_of_time(seconds: float, text: str) -> None:
     assert show.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "term", "redraws"),
+    [
+        (True, "xterm-256color", True),
+        (True, "dumb", False),
+        (True, None, False),
+        (False, "xterm", False),
+    ],
+)
+def test_lines_are_written_anew_where_that_works(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, term: str | None, redraws: bool
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    assert show.redraws(stream) is redraws
