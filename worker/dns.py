@@ -215,6 +215,11 @@ class Route:
         self.choice: Choice | None = None
         """For the next request."""
 
+    @property
+    def has_next(self) -> bool:
+        """Whether another address is left, were the chosen one not to be reached."""
+        return self.choice is not None and self.choice.has_next
+
     async def choose(self, *, within_s: float) -> Choice:
         """Choose the address for the next request."""
         self.choice = await self._addresses.choose(self._host, within_s=within_s)

@@ -237,19 +237,17 @@ class Fetcher:
 
     async def _send(self, url: str, own: Mapping[str, str] | None, route: Route | None) -> Answer:
         """Send a request; return once the header of its answer has come."""
-        if route is None:
-            response = await self._session.get(_exact_url(url), headers=own, allow_redirects=False)
-        else:
-            chosen = CHOSEN.set(route.choice)
-            has_next = route.choice is not None and route.choice.has_next
-            try:
-                response = await self._session.get(
-                    _exact_url(url),
-                    headers=own,
-                    allow_redirects=False,
-                    timeout=self._brief if has_next else self._session.timeout,
-                )
-            finally:
+        chosen = None if route is None else CHOSEN.set(route.choice)
+        is_brief = route is not None and route.has_next
+        try:
+            response = await self._session.get(
+                _exact_url(url),
+                headers=own,
+                allow_redirects=False,
+                timeout=self._brief if is_brief else self._session.timeout,
+            )
+        finally:
+            if chosen is not None:
                 CHOSEN.reset(chosen)
         assert isinstance(response, Answer)
         return response

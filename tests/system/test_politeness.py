@@ -7,7 +7,7 @@ import json
 import secrets
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from tests.support.cli import crawlctl, eventually, running
+from tests.support.cli import Running, crawlctl, eventually, running
 from tests.support.docsite import CLOCK_S, HOSTS, serve
 from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Answer, Entry, Page, Site, closure, redirect
@@ -39,6 +39,13 @@ class _Cluster(NamedTuple):
     def records(self, job: str) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.command("export", job).splitlines()]
 
+    def until_workers(self, count: int) -> None:
+        eventually(
+            lambda: self.command("nodes", "--json").count('"worker"') >= count,
+            within_s=60,
+            what=f"{count} workers",
+        )
+
 
 @pytest.fixture(scope="module")
 def nodes(
@@ -59,12 +66,35 @@ def nodes(
     with ExitStack() as stack:
         for arguments in (("start-master",), ("start-worker",), ("start-worker",)):
             stack.enter_context(running(*arguments, "--lease-ttl", "3", home=home, **where))
+        cluster = _Cluster(command, where, home, redis_server.url)
+        cluster.until_workers(2)
+        yield cluster
+
+
+class _Third(NamedTuple):
+    """A third worker, for one test."""
+
+    cluster: _Cluster
+    node: str
+    process: Running
+
+    def kill_amid(self, job: str) -> None:
+        """Kill it once it has done a page of the job."""
         eventually(
-            lambda: command("nodes", "--json").count('"worker"') >= 2,
+            lambda: self.node in {one["worker"] for one in self.cluster.records(job)},
             within_s=60,
-            what="two workers",
+            what="a page of the worker that is to be killed",
         )
-        yield _Cluster(command, where, home, redis_server.url)
+        self.process.kill_group()
+
+
+@contextmanager
+def third_worker(nodes: _Cluster) -> Iterator[_Third]:
+    node = f"third-{secrets.token_hex(2)}"
+    start = ("start-worker", "--id", node, "--lease-ttl", "3")
+    with running(*start, home=nodes.home, **nodes.where) as process:
+        nodes.until_workers(3)
+        yield _Third(nodes, node, process)
 
 
 def tree(count: int) -> dict[str, Page]:
@@ -88,28 +118,16 @@ def test_one_host_spread_over_workers_is_spaced_also_when_one_is_killed(
     nodes: _Cluster, tmp_path: Path
 ) -> None:
     """Three workers share one host (--shard-by url) and one connection; one of them is killed."""
-    delay_s, third = 0.12, f"third-{secrets.token_hex(2)}"
+    delay_s = 0.12
     with (
         tempfile.TemporaryDirectory() as folder,
         serve(tmp_path / "nginx", hosts=HOSTS[:1], root=write_site(Path(folder), 70)) as site,
-        running(
-            "start-worker", "--id", third, "--lease-ttl", "3", home=nodes.home, **nodes.where
-        ) as killed,
+        third_worker(nodes) as third,
     ):
-        eventually(
-            lambda: nodes.command("nodes", "--json").count('"worker"') >= 3,
-            within_s=60,
-            what="three workers",
-        )
         options = (*COMMON, "--delay", str(delay_s), "--shard-by", "url", "--shards", "9")
         seed = site.url(HOSTS[0], "/0.html")
         job = nodes.command("submit", seed, *options)
-        eventually(
-            lambda: third in {one["worker"] for one in nodes.records(job)},
-            within_s=60,
-            what="a page of the worker that is to be killed",
-        )
-        killed.kill_group()
+        third.kill_amid(job)
         nodes.command("job", "wait", job)
         records, again = nodes.records(job), site.fetched_twice()
         # From the end of each response to the next start: so there was one request at a time.
@@ -185,28 +203,15 @@ def test_hosts_of_one_address_or_domain_are_limited_together_also_when_a_worker_
 ) -> None:
     """Many hosts on one address, three workers, one of them killed; without the option the same
     crawl asks for more at once. An address stands for itself as a domain."""
-    third = f"third-{secrets.token_hex(2)}"
     with (
         crowd("127.0.0.46", hosts=24, pages=3) as site,
-        running(
-            "start-worker", "--id", third, "--lease-ttl", "3", home=nodes.home, **nodes.where
-        ) as killed,
+        third_worker(nodes) as third,
     ):
-        eventually(
-            lambda: nodes.command("nodes", "--json").count('"worker"') >= 3,
-            within_s=60,
-            what="three workers",
-        )
         seeds = [site.url("/0", host=host) for host in range(24)]
         free = nodes.command("submit", *seeds, *COMMON, *options[:4], "--shards", "9", "--wait")
         unlimited, asked = at_once(site.requests), len(site.requests)
         job = nodes.command("submit", *seeds, *COMMON, *options, limit, "2", "--shards", "9")
-        eventually(
-            lambda: third in {one["worker"] for one in nodes.records(job)},
-            within_s=60,
-            what="a page of the worker that is to be killed",
-        )
-        killed.kill_group()
+        third.kill_amid(job)
         nodes.command("job", "wait", job)
         log = sorted(site.requests, key=lambda one: one.end)[asked:]
     assert unlimited > 2, "the test cannot fail"
