@@ -149,13 +149,16 @@ class Jobs:
         spec = self._specs.get(job)
         if spec is None or job in self._unable:
             return None
+        plugins: JobPlugins | None = None
         try:
-            archive = self._archive(job, spec)  # nothing of it is open before its first response
             opening = await self._opened(job, spec)
             if not opening.done():
                 return None
             plugins = opening.result()
+            archive = self._archive(job, spec)
         except CrawlerError as error:
+            if plugins is not None:
+                await plugins.close()
             self._refuse(job, str(error))
             return None
         try:
