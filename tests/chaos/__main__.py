@@ -21,6 +21,7 @@ from typing import Any
 from common.frontier import FrontierClient, RedisOptions
 from tests.chaos.completion import runs as completion_runs
 from tests.chaos.directed import SCENARIOS
+from tests.chaos.guards import GUARDS, without
 from tests.chaos.judge import judged
 from tests.chaos.mutants import MUTANTS, mutated
 from tests.chaos.running import kept, run_scenario, run_seed
@@ -56,6 +57,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--directed", nargs="*", metavar="NAME", help="directed schedules on the crawler as it is"
+    )
+    parser.add_argument(
+        "--guards", nargs="*", metavar="RULE", help="take guards out: the tests named must fail"
     )
     parser.add_argument(
         "--completion", metavar="FROM-TO", help="randomised runs of the end of a job"
@@ -203,7 +207,7 @@ def _all_of(kind: str, names: list[str], arguments: argparse.Namespace) -> int:
         if kind == "mutant":
             mutant = MUTANTS[name]
             title, scenario = mutant.guard, SCENARIOS[mutant.scenario]
-            more["tree"] = mutated(mutant, folder / "tree")
+            more["tree"] = mutated(mutant.patches, folder / "tree")
         else:
             title, scenario = SCENARIOS[name].says.split(".")[0], SCENARIOS[name]
         began = time.monotonic()
@@ -224,6 +228,29 @@ def _all_of(kind: str, names: list[str], arguments: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _guards(rules: list[str], arguments: argparse.Namespace) -> int:
+    """Take out the guard of each rule; print what its test said."""
+    evidence = arguments.keep or Path(tempfile.mkdtemp(prefix="guards-"))
+    unnoticed = []
+    for rule in rules:
+        folder = evidence / rule
+        shutil.rmtree(folder, ignore_errors=True)
+        began = time.monotonic()
+        outcome = without(GUARDS[rule], folder)
+        word = {True: "ok", False: "FAILED"}[outcome.is_noticed]
+        seconds = time.monotonic() - began
+        print(
+            f"{word:6} {rule:13} {seconds:5.1f} s  without: {GUARDS[rule].says}\n"
+            f"       {GUARDS[rule].tests}: {outcome.said}",
+            flush=True,
+        )
+        unnoticed += [] if outcome.is_noticed else [rule]
+        if outcome.is_noticed and arguments.keep is None:
+            shutil.rmtree(folder)
+    print(f"{len(rules)} guards taken out, {len(unnoticed)} unnoticed {' '.join(unnoticed)}")
+    return 1 if unnoticed else 0
+
+
 def main() -> int:
     arguments = _arguments()
     if arguments.one is not None:
@@ -241,6 +268,8 @@ def main() -> int:
         return asyncio.run(_completion(_seeds(arguments.completion), resume, known))
     if arguments.mutants is not None:
         return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments)
+    if arguments.guards is not None:
+        return _guards(arguments.guards or list(GUARDS), arguments)
     if arguments.directed is not None:
         return _all_of("directed", arguments.directed or list(SCENARIOS), arguments)
     if arguments.plan:

@@ -8,11 +8,13 @@ can wait for a fact.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from tests.chaos.faults import KillRedis
 from tests.chaos.graph import Graph, Host, Page, Ref
 from tests.chaos.history import Fault
 from tests.chaos.lab import JOB, Lab, Setup
@@ -36,6 +38,7 @@ class Scenario(NamedTuple):
     idle: frozenset[str] = frozenset()
     masters: int = 1
     lease_ttl_s: float = 6.0
+    appendfsync: str = "always"
     end_s: float = 60.0
     """How long the job may take to end once the act is over."""
 
@@ -47,6 +50,7 @@ class Scenario(NamedTuple):
             masters=self.masters,
             idle=self.idle,
             lease_ttl_s=self.lease_ttl_s,
+            appendfsync=self.appendfsync,
             etcd_size=1,
             **more,
         )
@@ -249,14 +253,46 @@ async def late_offer(lab: Lab) -> None:
 
 async def restart_redis(lab: Lab) -> None:
     """The data server dies and comes back: each shard must be adopted before anything else."""
-    from tests.chaos.faults import KillRedis  # noqa: PLC0415
-
     await _busy_worker(lab)
     started = time.monotonic()
     fault = KillRedis(lab, 0)
     await fault.inject()
     await fault.heal()
     note(lab, "kill-redis", "", started)
+
+
+async def rolled_back(lab: Lab) -> None:
+    """Links are taken, and a crash takes them back before their page is committed (T8)."""
+    pairs = [pair for pair in lab.network.pairs if pair.service == "redis"]
+    workers = [pair for pair in pairs if pair.node.startswith("w")]
+    for pair in workers:
+        pair.hold_from(lab.seen_redis.sha_of("offer"))
+    started = time.monotonic()
+    await lab.submit()
+    held = await until(
+        lambda: next((pair for pair in workers if pair.held_bytes), None), what="an offer held"
+    )
+    log, copy = lab.redis.folder / "appendonlydir", lab.folder / "log"
+    await asyncio.sleep(2.5)  # what was written before is in the log's file, and synced
+    await asyncio.to_thread(shutil.copytree, log, copy)
+    before = len(lab.seen_redis.writes)
+    lab.network.heal()
+    for pair in workers:
+        pair.hold_from(lab.seen_redis.sha_of("commit"))
+    await until(
+        lambda: any(w.script == "offer" and w.run for w in lab.seen_redis.writes[before:]),
+        what="the offer taken",
+    )
+    await until(lambda: held.held_bytes > 0, what="the commit held")
+    fault = KillRedis(lab, 0)
+    await fault.inject()
+    shutil.rmtree(log)
+    shutil.copytree(copy, log)
+    for pair in workers:
+        pair.reset()
+    lab.network.heal()
+    await fault.heal()
+    note(lab, "crash-redis", "", started)
 
 
 async def ghost(lab: Lab) -> None:
@@ -388,6 +424,9 @@ SCENARIOS = {
     ),
     "late-offer": Scenario(late_offer.__doc__ or "", late_offer, fickle),
     "restart-redis": Scenario(restart_redis.__doc__ or "", restart_redis, plain),
+    "rolled-back": Scenario(
+        rolled_back.__doc__ or "", rolled_back, lambda: chain(12, 1), appendfsync="everysec",
+    ),
     "ghost": Scenario(
         ghost.__doc__ or "", ghost, lambda: one_slow(9.0), lease_ttl_s=3.0,
         options={"timeout": 12, "shards": 1}, end_s=60.0,
@@ -411,5 +450,7 @@ SCENARIOS = {
         options={"delay": 15}, end_s=150.0, idle=frozenset({"w2"}),
     ),
 }  # fmt: skip
-SUBMITS = frozenset({"late-master", "late-offer", "crash-with-links", "lost-lock-replies"})
+SUBMITS = frozenset(
+    {"late-master", "late-offer", "crash-with-links", "rolled-back", "lost-lock-replies"}
+)
 """These submit the job themselves, once everything is prepared."""

@@ -7,12 +7,14 @@ switch. A mutant that no longer applies fails loudly: the guard has moved, and s
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import crawlctl
 
 PACKAGES = ("crawlctl", "coordinator", "worker", "common")
+SOURCE = Path(crawlctl.__file__).parents[1]
 
 
 class Patch(NamedTuple):
@@ -35,19 +37,30 @@ class PatchError(AssertionError):
     """A patch does not apply."""
 
 
-def mutated(mutant: Mutant, folder: Path) -> Path:
-    """Return a copy of the packages without the mutant's guard."""
-    source = Path(crawlctl.__file__).parents[1]
-    for package in PACKAGES:
-        shutil.copytree(
-            source / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    for patch in mutant.patches:
-        path = folder / patch.path
-        text = path.read_text()
+def patched(patches: Sequence[Patch]) -> dict[str, str]:
+    """Return the text of each file that is patched, by its path.
+
+    Raises:
+        PatchError: one of them does not apply exactly once.
+    """
+    texts: dict[str, str] = {}
+    for patch in patches:
+        text = texts.get(patch.path) or (SOURCE / patch.path).read_text()
         if text.count(patch.old) != 1:
             raise PatchError(f"{patch.path} holds {text.count(patch.old)} times: {patch.old!r}")
-        path.write_text(text.replace(patch.old, patch.new))
+        texts[patch.path] = text.replace(patch.old, patch.new)
+    return texts
+
+
+def mutated(patches: Sequence[Patch], folder: Path) -> Path:
+    """Return a copy of the packages with these patches; raises as :func:`patched` does."""
+    texts = patched(patches)
+    for package in PACKAGES:
+        shutil.copytree(
+            SOURCE / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    for path, text in texts.items():
+        (folder / path).write_text(text)
     return folder
 
 
@@ -134,6 +147,12 @@ MUTANTS = {
             "        batch = []\n"
             "        for start in range(0, len(found), OFFER_AT_ONCE):\n",
         ),),
+        frozenset({"lost"}),
+    ),
+    "undone": Mutant(
+        "pages whose links a crash took back are fetched again (task.py)",
+        "rolled-back",
+        (Patch("worker/task.py", "self._undone.update(self._held)", "pass"),),
         frozenset({"lost"}),
     ),
     "claim-once": Mutant(

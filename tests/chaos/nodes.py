@@ -88,7 +88,9 @@ class Slots:
 
     def environment(self, **extra: str) -> dict[str, str]:
         kept = environment(self._folder, **self.common, **extra)
-        return kept | {"PYTHONPATH": str(self._tree), "PYTHONUNBUFFERED": "1"}
+        # Safe: the folder this was started from may hold the packages as well.
+        own = {"PYTHONPATH": str(self._tree), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        return kept | own
 
     def look(self) -> list[Node]:
         """Return what ended by itself; those whose services were away are to be started again."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from common.coord import NodeInfo
 from common.model.job import JobState
 from tests.integration.coordinator.rig import Rig
 from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_redis, stopping
-from tests.support.site import Page, Site
+from tests.support.site import Page, Request, Site
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -173,6 +174,44 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_before_it_can_have_end
             return len(site.requests) > before + 3
 
         await until(is_crawling_again, within_s=60)
+
+
+async def test_the_lock_of_a_drained_task_is_held_until_its_last_page_has_ended(
+    rig: Rig, nodes: Nodes
+) -> None:
+    """Let go before, and the next owner would fetch the page as well."""
+    answer = threading.Event()
+
+    def slow(_: Request) -> Page:
+        answer.wait(timeout=60)
+        return Page()
+
+    async def owners() -> list[str]:
+        return [lock.owner for lock in await rig.coord.locks.list() if lock.kind == "task"]
+
+    with Site({"/": slow}) as site:
+        nodes.start("m1", role="master")
+        drained = nodes.start("w1")
+        await rig.submit([site.url("/")], keep_open=True, shards=1, allow_private=True)
+
+        async def is_fetching() -> bool:
+            return any(request.path == "/" for request in site.requests)
+
+        await until(is_fetching)
+        nodes.start("w2")
+        await until_state(rig, "w2", "ready")
+        drained.send_signal(signal.SIGTERM)
+        await until_state(rig, "w1", "draining")
+        await asyncio.sleep(2)  # several rounds of what it does while it drains
+        assert await owners() == ["w1"]
+        answer.set()
+
+        async def is_handed_over() -> bool:
+            return await owners() == ["w2"]
+
+        await until(is_handed_over)
+        assert await asyncio.to_thread(drained.wait, 60) == 0
+        assert [request.path for request in site.requests].count("/") == 1
 
 
 async def test_a_job_whose_frontier_is_gone_is_damaged_and_never_finished(

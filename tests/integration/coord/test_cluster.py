@@ -99,3 +99,22 @@ async def test_without_a_majority_nothing_is_kept_and_afterwards_all_goes_on(
     successor = await session_on(coord.etcd, ttl_s=10)
     assert await asyncio.wait_for(coord.election.campaign(successor, node=NodeId("n")), 15) > term
     await successor.close()
+
+
+async def test_a_member_without_a_majority_answers_no_reads(
+    cluster: EtcdCluster, connected: Connect
+) -> None:
+    """R13: what it holds may be old; a lock read from it may be somebody else's by now."""
+    await until_true(lambda: all(member._answers() for member in cluster.members))
+    coord = await connected(cluster.endpoints[2])
+    await coord.etcd.txn(compare=(), success=[Put("x", b"1")])
+    for member in cluster.members[:2]:
+        member.pause()
+    try:
+        with pytest.raises(CoordUnavailable):
+            await coord.etcd.get("x")
+        with pytest.raises(CoordUnavailable):
+            await coord.etcd.get_prefix("x")
+    finally:
+        for member in cluster.members[:2]:
+            member.resume()

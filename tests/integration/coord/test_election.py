@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from common.coord import Coord, Leader, NodeInfo, Session, StoredJob
-from common.coord.wire import Put
+from common.coord.wire import KeyValue, Put
 from common.model.errors import LeaseLost, NotMaster
 from common.model.ids import JobId, NodeId, Term, Token
 from common.model.job import Job, JobSpec, JobState
@@ -128,6 +128,23 @@ async def test_a_victory_that_is_over_when_its_reply_arrives_is_not_claimed(
         await coord.election.resign(theirs)
         assert await asyncio.wait_for(campaign, 5) > theirs
         await session.close()
+
+
+async def test_a_victory_counts_only_while_its_session_lives(
+    coord: Coord, session_on: OpenSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R11: the key may still be there when the session's own time is over."""
+    session = await session_on(coord.etcd)
+    read = coord.etcd.get
+
+    async def read_late(key: str) -> KeyValue | None:
+        found = await read(key)
+        session._lose("its time is over")
+        return found
+
+    monkeypatch.setattr(coord.etcd, "get", read_late)
+    with pytest.raises(LeaseLost):
+        await coord.election.campaign(session, node=ANNA)
 
 
 async def test_a_deleted_election_key_ends_the_term(coord: Coord, session_on: OpenSession) -> None:

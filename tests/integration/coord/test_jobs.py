@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from common.coord import Coord, Exists, Reused, Stale, StoredJob
 from common.coord.wire import Put
+from common.model.errors import NotMaster
 from common.model.ids import NodeId, Revision
 from common.model.job import Job, JobSpec, JobState
 from tests.integration.coord.conftest import OpenSession
@@ -61,6 +63,10 @@ async def test_a_masters_change_needs_both_its_term_and_the_revision(
     assert isinstance(changed, StoredJob)
     again = await coord.jobs.replace(running, expected=stored.revision, term=term)
     assert again == Stale(changed)
+    await coord.election.resign(term)
+    with pytest.raises(NotMaster):
+        await coord.jobs.replace(running, expected=changed.revision, term=term)
+    assert await coord.jobs.get("j") == changed
 
 
 async def test_a_deleted_jobs_id_is_never_used_again(coord: Coord) -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier.job import MasterFence
 from common.frontier.owner import Settled
 from common.frontier.replies import Adopted, Claimed, Refusal, ShardState
 from common.frontier.scripts import Call
+from common.model.errors import ScriptBug
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
     HOST,
@@ -70,6 +72,30 @@ async def test_a_missing_shard_is_refused_to_everyone_and_made_by_no_one(
     assert await shard.try_offer(page(1)) is Refusal.MISSING
     (names,) = await shard.client.commands([("KEYS", f"crawlctl:{shard.cluster}:*")])
     assert names == []
+
+
+async def test_a_shard_of_another_layout_is_refused_to_everyone_and_left_as_it_is(
+    make_shard: MakeShard,
+) -> None:
+    """P16: what its fields mean is for the version that made it to say."""
+    shard = await make_shard().create()
+    owner = await shard.adopted(10)
+    await shard.offer(page(1))
+    await shard.client.commands([("HSET", shard.keys.meta, "version", "0")])
+    (before,) = await shard.client.commands([("HGETALL", shard.keys.meta)])
+    for attempt in (
+        lambda: shard.adopt(shard.owner(11)),
+        lambda: owner.claim(1, [(HOST, 0)]),
+        lambda: owner.promote([b"http://a.example\nx"]),
+        lambda: owner.settle(filtered={"deny: x": 1}),
+        lambda: shard.try_offer(page(2)),
+        lambda: shard.master.apply(ShardState.PAUSED, fence=MasterFence(99, 99)),
+        lambda: shard.master.grant(0, 5, fence=MasterFence(99, 99)),
+    ):
+        with pytest.raises(ScriptBug, match="another version of crawlctl"):
+            await attempt()  # type: ignore[no-untyped-call]
+    (after,) = await shard.client.commands([("HGETALL", shard.keys.meta)])
+    assert after == before
 
 
 async def test_a_closed_shard_is_not_adopted_and_takes_no_offers(make_shard: MakeShard) -> None:
