@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from common.coord import Acquired, Assignment, Coord, Held, Session, buried_below, bury
-from common.coord.wire import Put, absent
+from common.coord.wire import Put
 from common.model.errors import LeaseLost, NotMaster, UnknownOutcome
 from common.model.ids import JobId, NodeId, Token
 from common.model.job import Job, JobSpec, JobState
