@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -75,6 +76,8 @@ async def test_a_lost_session_is_dead_for_ever_though_its_lease_still_lives(
     own_etcd.pause()
     await session.wait_lost()
     own_etcd.resume()
+    await coord.etcd.keep_alive(session.lease, timeout_s=10)
+    await asyncio.sleep(1)  # in which a heartbeat that went on would have renewed it as well
 
     assert await coord.etcd.lease_ttl_s(session.lease) is not None, "etcd itself would still agree"
     with pytest.raises(LeaseLost):

@@ -161,6 +161,7 @@ async def test_a_shard_that_moved_since_it_was_seen_is_not_sealed(make_shard: Ma
     await shard.offer(page(1))
     await drain(owner)
     assert not await shard.master.seal(stats, fence=FENCE)
+    assert (await shard.stats()).state is ShardState.OPEN
 
 
 @pytest.mark.parametrize(
