@@ -36,7 +36,7 @@ def plan_moves(shards: Sequence[ShardFact], *, max_pages: int) -> list[Move]:
     Gifts come only from what no shard holds (``max_pages`` minus all grants as read), so they are
     safe beside the takings of the same plan, whatever becomes of those.
     """
-    left = max_pages - sum(shard.used + shard.in_flight for shard in shards)
+    left = max_pages - sum(shard.taken for shard in shards)
     fair = _fair_shares(shards, left)
     needs = {
         shard.shard: fair[shard.shard] - shard.unused

@@ -27,7 +27,7 @@ class ShardFact(NamedTuple):
     run: str = ""
     discovered: int = 0
     refilled: int = 0
-    """Dead letters put back and sitemaps done."""
+    """Dead letters put back, sitemaps done, pages to be visited again."""
     queued: int = 0
     delayed: int = 0
     in_flight: int = 0
@@ -35,6 +35,8 @@ class ShardFact(NamedTuple):
     """URLs that ended, in whatever way."""
     used: int = 0
     """Pages that count against the page budget."""
+    paid_in_flight: int = 0
+    """Those in flight that are among ``used``: pages that are visited again."""
     grant: int = 0
     staged: int = 0
     """Seed chunks still parked (kept beside shard 0)."""
@@ -60,9 +62,14 @@ class ShardFact(NamedTuple):
         return self.is_settled and not self.staged
 
     @property
+    def taken(self) -> int:
+        """Pages of the budget that are used or in flight."""
+        return self.used + self.in_flight - self.paid_in_flight
+
+    @property
     def unused(self) -> int:
         """Pages granted that are neither used nor in flight."""
-        return max(0, self.grant - self.used - self.in_flight)
+        return max(0, self.grant - self.taken)
 
 
 class WorkerFact(NamedTuple):

@@ -59,7 +59,8 @@ def facts_of(stats: Iterable[ShardStats]) -> tuple[ShardFact, ...]:
             delayed=one.counters["delayed"],
             in_flight=one.counters["in_flight"],
             done=sum(one.counters[name] for name in counters.FINAL),
-            used=one.counters["fetched"] + one.counters["not_modified"],
+            used=one.counters["fetched"] + one.counters["not_modified"] + one.paid,
+            paid_in_flight=one.paid_in_flight,
             grant=one.grant,
             staged=one.staged,
         )

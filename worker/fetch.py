@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import aiohttp
 import can_ada
@@ -58,6 +58,14 @@ _UNREACHED: Final = frozenset(
 _log = structlog.get_logger()
 
 
+class Condition(NamedTuple):
+    """On which alone the page is wanted: that it is not as it was (RFC 9110, 13)."""
+
+    headers: Mapping[str, str]
+    recorded_at: str | None = None
+    """``WARC-Date`` of the response it was learnt from."""
+
+
 class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """How a fetch ended."""
 
@@ -86,6 +94,10 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """Redirects followed."""
     warc: WarcRef | None = None
     """Where the last response is archived."""
+    recorded_at: str | None = None
+    """Its ``WARC-Date`` there."""
+    is_conditional: bool = False
+    """The last request was: it asked for the page only if that had changed."""
     started_at: float
     """When the last request was started (monotonic)."""
     ended_at: float
@@ -165,6 +177,7 @@ class Fetcher:
         is_bounce: Callable[[str], bool],
         trusted: bool = False,
         headers: Mapping[str, str] | None = None,
+        condition: Condition | None = None,
         any_type: bool = False,
         max_body: int | None = None,
         cut: bool = False,
@@ -179,6 +192,7 @@ class Fetcher:
             is_bounce: Tells whether a redirect's target is this same page (equal canonical URLs).
             trusted: The host is a seed's: the job's own headers and cookies are sent too.
             headers: Sent with these, in place of those of the same name.
+            condition: Asked of the first request alone: what a redirect leads to is another page.
             any_type: Take any media type, whatever the job accepts (robots.txt, sitemaps).
             max_body: A size limit in place of the job's, in decoded bytes.
             cut: Keep the first ``max_body`` bytes of a longer body instead of failing.
@@ -197,7 +211,7 @@ class Fetcher:
         hops = 0
         may_reconnect = True
         while True:
-            fetched, is_stale = await self._request(target, limits, own, route)
+            fetched, is_stale = await self._request(target, limits, own, route, condition)
             if hops:
                 fetched = replace(fetched, url=url, hops=hops)
             if is_stale and may_reconnect:
@@ -218,6 +232,7 @@ class Fetcher:
                 )
             else:
                 hops += 1
+                condition = None
                 may_reconnect = True
                 target = fetched.location.partition("#")[0]
             if not await wait_before_hop(fetched.ended_at):
@@ -229,11 +244,7 @@ class Fetcher:
             raise PrivateAddressFault
 
     def _own_headers(self, further: Mapping[str, str] | None) -> Mapping[str, str] | None:
-        if not further:
-            return self._trusted_headers
-        own = CIMultiDict(self._trusted_headers or ())
-        own.update(further)
-        return own
+        return _merged(self._trusted_headers, further) if further else self._trusted_headers
 
     async def _send(self, url: str, own: Mapping[str, str] | None, route: Route | None) -> Answer:
         """Send a request; return once the header of its answer has come."""
@@ -253,7 +264,12 @@ class Fetcher:
         return response
 
     async def _request(
-        self, url: str, limits: Limits, own: Mapping[str, str] | None, route: Route | None
+        self,
+        url: str,
+        limits: Limits,
+        own: Mapping[str, str] | None,
+        route: Route | None,
+        condition: Condition | None = None,
     ) -> tuple[Fetched, bool]:
         """Send one request; return how it ended, and whether a kept connection turned out dead.
 
@@ -262,13 +278,14 @@ class Fetcher:
             limits: of the body.
             own: headers for this host alone.
             route: which address to connect to, where addresses are limited.
+            condition: on which the page is wanted.
         """
         started_at = time.monotonic()
         answer: Answer | None = None
         location: str | None = None
         try:
             self._check_literal(url)
-            answer = await self._send(url, own, route)
+            answer = await self._send(url, _joined(own, condition), route)
             self._stages.connect.add(answer.sent_at - started_at)
             self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
             location = _location_of(answer, url)
@@ -297,12 +314,19 @@ class Fetcher:
             truncated=body.truncated,
             ip=None if answer is None or self._has_proxy else answer.ip,
             error=None if body.failure is None else self._named(body.failure, answer),
+            is_conditional=answer is not None and _is_conditional(answer),
             started_at=started_at,
             ended_at=ended_at,
         )
         if self._recorder is not None and answer is not None:
-            warc = await self._recorder.record(answer, fetched, own=own or (), cut=limits.cut)
-            fetched = replace(fetched, warc=warc)
+            warc, recorded_at = await self._recorder.record(
+                answer,
+                fetched,
+                own=own or (),
+                cut=limits.cut,
+                refers_to=condition.recorded_at if condition else None,
+            )
+            fetched = replace(fetched, warc=warc, recorded_at=recorded_at)
         return fetched, is_stale_connection(body.failure)
 
     def _named(self, failure: Exception, answer: Answer | None) -> ErrorInfo:
@@ -310,6 +334,22 @@ class Fetcher:
         if error.code == ErrorCode.INTERNAL_ERROR:
             _log.error("fetch.unexpected", exc_info=failure)
         return error
+
+
+def _merged(one: Mapping[str, str] | None, other: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the fields of both; the other's take the place of those of the same name."""
+    merged = CIMultiDict(one or ())
+    merged.update(other)
+    return merged
+
+
+def _joined(own: Mapping[str, str] | None, condition: Condition | None) -> Mapping[str, str] | None:
+    return own if condition is None else _merged(own, condition.headers)
+
+
+def _is_conditional(answer: Answer) -> bool:
+    sent = answer.request_info.headers
+    return "If-None-Match" in sent or "If-Modified-Since" in sent
 
 
 def _is_unreached(fetched: Fetched) -> bool:

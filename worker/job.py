@@ -25,6 +25,7 @@ from worker.outlinks import Outlinks
 from worker.pacer import Pacer
 from worker.parsing import PageParser
 from worker.patience import Patience
+from worker.revisits import Revisits
 from worker.robots import RobotsCache
 from worker.sitemaps import Sitemaps
 from worker.stages import Stages
@@ -108,6 +109,8 @@ class JobContext:
         """Pages of each host, where shards share hosts and the pages are limited."""
         self.plugins = plugins
         """None for a job that names none."""
+        self.revisits = None if spec.recrawl is None else Revisits(spec)
+        """For a job whose pages are visited again."""
         self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec, plugins)
         self.sitemaps = Sitemaps(spec, self.outlinks, self.robots, self.parser)
         self.wakes: dict[int, asyncio.Event] = {}

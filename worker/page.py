@@ -34,6 +34,7 @@ from worker.job import JobContext
 from worker.patience import Standing
 from worker.plugins import JobPlugins, PluginFailed
 from worker.reading import read
+from worker.revisits import condition_of
 from worker.robots import Later
 from worker.settlement import Settlement
 from worker.sitemaps import SitemapRecord
@@ -104,7 +105,7 @@ class PageWorker:
     async def _over_budget(self, page: _Page) -> Settlement | None:
         """Enter the page against the budget of its host; None = it may be fetched."""
         ledger, item = self._context.ledger, page.item
-        if ledger is None or item.sitemap:
+        if ledger is None or item.sitemap or item.is_paid:
             return None
         try:
             entry = await ledger.enter(item.host, item.url, token=self._token)
@@ -120,7 +121,7 @@ class PageWorker:
                 return self._retry(page, FULL_S, None, 0, attempt=item.attempt)
 
     def _accounted(self, page: _Page, settlement: Settlement) -> Settlement:
-        if self._context.ledger is None or page.item.sitemap:
+        if self._context.ledger is None or page.item.sitemap or page.item.is_paid:
             return settlement
         is_page = settlement.outcome in (Outcome.FETCHED, Outcome.NOT_MODIFIED)
         return replace(settlement, spent=Spent(page.item.host, page.item.url, is_page))
@@ -159,6 +160,7 @@ class PageWorker:
         self, page: _Page, delay_s: float, *, trusted: bool, asked: float | None
     ) -> Settlement:
         item, clean, plugins = page.item, self._context.outlinks.clean, self._context.plugins
+        condition = condition_of(item) if item.known else None
         headers = None
         if plugins is not None and trusted:
             try:
@@ -181,6 +183,7 @@ class PageWorker:
                 is_bounce=is_bounce,
                 trusted=trusted,
                 headers=headers,
+                condition=condition,
                 any_type=bool(item.sitemap),
                 max_body=sitemap.MAX_BYTES if item.sitemap else None,
                 cut=bool(item.sitemap),
@@ -195,7 +198,7 @@ class PageWorker:
         )
         if not fetched.abandoned:
             try:
-                return await self._judge(page, fetched)
+                return await self._judge(page, fetched, is_ours=condition is not None)
             except PluginFailed as failed:
                 error = _error(ErrorCode.PLUGIN_FAILED, str(failed))
                 return self._failed(page, error, fetched, ended_at=fetched.ended_at)
@@ -234,8 +237,8 @@ class PageWorker:
 
         return wait
 
-    async def _judge(self, page: _Page, fetched: Fetched) -> Settlement:
-        """Return what an answer means for the URL."""
+    async def _judge(self, page: _Page, fetched: Fetched, *, is_ours: bool) -> Settlement:
+        """Return what an answer means for the URL; ``is_ours``: it was asked whether it changed."""
         status = fetched.status
         is_retried_status = status is not None and (status >= 500 or status == 429)
         if fetched.error is not None or is_retried_status or status is None:
@@ -248,6 +251,11 @@ class PageWorker:
             return await self._redirected(page, fetched, fetched.location)
         if page.item.sitemap:
             return await self._sitemap(page, fetched)
+        if status == 304 and not fetched.is_conditional:
+            error = _error(ErrorCode.UNASKED_304, "the server answered 304, which nobody asked for")
+            return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+        if status == 304 and is_ours:
+            return self._end(page, Outcome.NOT_MODIFIED, fetched=fetched)
         return await self._fetched(page, fetched)
 
     async def _sitemap(self, page: _Page, fetched: Fetched) -> Settlement:
@@ -376,16 +384,20 @@ class PageWorker:
         item = page.item
         if item.sitemap:
             return self._end_sitemap(page, fetched, ended_at, offers or [], filtered, facts)
-        record = _encode(self._record(page, outcome, fetched, facts))
+        ended, visit = self._record(page, outcome, fetched, facts), b""
+        if (revisits := self._context.revisits) is not None:
+            ended, visit = revisits.noted(item, ended, fetched)
+        record = _encode(ended)
         letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
         claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)
         # Where nothing but the slot holds the host back, its next page need not wait for the commit
         # of this one. Other outcomes may bring a delay with them.
-        is_free = outcome is Outcome.FETCHED and self._context.robots.delay_s(host) == 0
+        is_got = outcome in (Outcome.FETCHED, Outcome.NOT_MODIFIED)
+        is_free = is_got and self._context.robots.delay_s(host) == 0
         return Settlement(
             claim,
             fetched.ended_at if fetched else ended_at,
-            lambda ago: Finished(claim, host, ago, delay_ms, outcome, record, letter),
+            lambda ago: Finished(claim, host, ago, delay_ms, outcome, record, letter, visit),
             offers or [],
             filtered,
             outcome,

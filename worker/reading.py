@@ -35,7 +35,7 @@ async def read(context: JobContext, item: Item, fetched: Fetched) -> Reading:
         PluginFailed: a plugin of the job did.
     """
     parsed: Page | None = None
-    said = directives.of_header(_fields(fetched, "X-Robots-Tag"), agent=context.agent)
+    said = directives.of_header(fields(fetched, "X-Robots-Tag"), agent=context.agent)
     is_page = fetched.status is not None and 200 <= fetched.status < 300
     if is_page and is_html(fetched.content_type, fetched.body[:_SNIFF_BYTES]):
         with context.stages.parse.timed():
@@ -84,7 +84,7 @@ def _response(item: Item, fetched: Fetched, parsed: Page | None) -> Response:
     )
 
 
-def _fields(fetched: Fetched, name: str) -> list[str]:
+def fields(fetched: Fetched, name: str) -> list[str]:
     """Return the values of a header field, however often it was sent."""
     if fetched.headers is None or name not in fetched.headers:
         return []

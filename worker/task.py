@@ -23,11 +23,13 @@ from common.frontier.client import FrontierClient
 from common.frontier.job import shard_state
 from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState
+from common.frontier.visits import DueVisits
 from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOutcome
 from common.model.ids import HostKey, Task, Token
 from worker.committer import BATCH, Committer
 from worker.job import JobContext
 from worker.page import PageWorker
+from worker.recall import Recaller
 from worker.settlement import Settlement
 
 CLAIM_BATCH: Final = 32
@@ -82,6 +84,11 @@ class TaskRunner:
             client, cluster=cluster, task=task, spec=context.spec, token=token
         )
         self._pages = PageWorker(context, token=token, may_send=self._may_send)
+        self._recaller: Recaller | None = None
+        if context.revisits is not None:
+            spec = context.spec
+            due = DueVisits(client, cluster=cluster, task=task, spec=spec, token=token)
+            self._recaller = Recaller(coord, self._frontier, due, job=task.job, shard=task.shard)
         self._held: dict[int, asyncio.Task[None]] = {}
         self._run = ""
         """Server run of the last adoption."""
@@ -218,7 +225,7 @@ class TaskRunner:
                 await self._sleep(IDLE_S[1])
                 continue
             not_before = time.monotonic() + CLAIM_EVERY_S
-            answer, named = await self._claim(committer)
+            answer, named = await self._next(committer)
             match answer:
                 case None:  # no answer; what it may have claimed was recovered
                     idle = min(2 * idle, IDLE_S[1])
@@ -237,6 +244,12 @@ class TaskRunner:
                     await asyncio.sleep(max(0.0, not_before - time.monotonic()))
         await asyncio.gather(*self._held.values())
         return self._is_mine()
+
+    async def _next(self, committer: Committer) -> tuple[Claimed | Refusal | None, int]:
+        """Queue what is to be visited again, then claim; as :meth:`_claim`."""
+        if self._recaller is not None and (refusal := await self._recaller.run()) is not None:
+            return refusal, 0
+        return await self._claim(committer)
 
     async def _claim(self, committer: Committer) -> tuple[Claimed | Refusal | None, int]:
         """Claim for the free places, and start a page for each claim.

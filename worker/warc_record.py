@@ -49,6 +49,8 @@ class Exchange:
     """Decoded."""
     cut: Cut | None = None
     """Why the body is not all of it."""
+    refers_to: str | None = None
+    """Of a 304: the ``WARC-Date`` of the response that still holds. It becomes a revisit record."""
 
 
 class Packed(NamedTuple):
@@ -68,19 +70,30 @@ class _Head:
         """Nothing is left to be computed."""
 
 
+NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+
+
 def pack(exchange: Exchange) -> Packed:
     """Return the records of an exchange, compressed."""
-    facts = {"WARC-Date": _date(exchange.began)}
+    facts = {"WARC-Date": date_of(exchange.began)}
     if exchange.ip is not None:
         facts["WARC-IP-Address"] = exchange.ip
     cut = {"WARC-Truncated": exchange.cut} if exchange.cut else {}
+    revisit = {}
+    if exchange.refers_to is not None:
+        revisit = {
+            "WARC-Profile": NOT_MODIFIED,
+            "WARC-Refers-To-Target-URI": exchange.url,
+            "WARC-Refers-To-Date": exchange.refers_to,
+        }
+    body = b"" if revisit else exchange.body
     writer = WARCWriter(BytesIO(), gzip=False, warc_version=VERSION)
     response = writer.create_warc_record(
         exchange.url,
-        "response",
-        payload=BytesIO(exchange.body),
-        length=len(exchange.body),
-        warc_headers_dict={**facts, **cut},
+        "revisit" if revisit else "response",
+        payload=BytesIO(body),
+        length=len(body),
+        warc_headers_dict={**facts, **cut, **revisit},
         http_headers=_Head(_response_head(exchange)),
     )
     concurrent = {"WARC-Concurrent-To": response.rec_headers.get_header("WARC-Record-ID")}
@@ -111,6 +124,9 @@ def _member(record: object) -> bytes:
 
 def _response_head(exchange: Exchange) -> bytes:
     length = b"%d" % len(exchange.body)
+    if exchange.refers_to is not None:  # no body: what its fields say is said of the one before
+        head = [name + b": " + value for name, value in exchange.response_headers]
+        return _block([exchange.status_line.encode("utf-8", "surrogateescape"), *head])
     lines = [exchange.status_line.encode("utf-8", "surrogateescape")]
     is_told = False
     for name, value in exchange.response_headers:
@@ -137,5 +153,6 @@ def _block(lines: Sequence[bytes]) -> bytes:
     return b"\r\n".join(whole) + b"\r\n\r\n"
 
 
-def _date(moment: datetime) -> str:
+def date_of(moment: datetime) -> str:
+    """Return a moment (UTC) as ``WARC-Date`` has it."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -14,7 +14,7 @@ from common.runtime.secrets import HIDDEN
 from common.web.retry import ErrorCode
 from worker.fetch import Fetched, target_of
 from worker.warc import Archive
-from worker.warc_record import Cut, Exchange
+from worker.warc_record import Cut, Exchange, date_of
 from worker.web_session import Answer
 
 _HIDDEN: Final = frozenset(("authorization", "proxy-authorization"))
@@ -28,9 +28,15 @@ class Recorder:
         self._archive = archive
 
     async def record(
-        self, answer: Answer, fetched: Fetched, *, own: Iterable[str], cut: bool
-    ) -> WarcRef | None:
-        """Keep a response; return where it is.
+        self,
+        answer: Answer,
+        fetched: Fetched,
+        *,
+        own: Iterable[str],
+        cut: bool,
+        refers_to: str | None = None,
+    ) -> tuple[WarcRef | None, str]:
+        """Keep a response; return where it is, and its ``WARC-Date``.
 
         Args:
             answer: the response.
@@ -38,6 +44,7 @@ class Recorder:
             own: names of the headers sent to this host alone, cookies among them: their values may
                 be secrets, wherever they came from.
             cut: no more than the first part of the body was wanted.
+            refers_to: the ``WARC-Date`` of the response that a 304 would refer to.
         """
         hidden = _HIDDEN.union(map(str.lower, own))
         ago = timedelta(seconds=time.monotonic() - fetched.started_at)
@@ -56,8 +63,9 @@ class Recorder:
             response_headers=answer.raw_headers,
             body=fetched.body,
             cut=_why_cut(fetched, on_request=cut),
+            refers_to=refers_to if answer.status == 304 else None,
         )
-        return await self._archive.add(exchange)
+        return await self._archive.add(exchange), date_of(exchange.began)
 
 
 def _why_cut(fetched: Fetched, *, on_request: bool) -> Cut | None:

@@ -15,7 +15,7 @@ from common.frontier.keys import TaskKeys
 from common.model import counters
 from common.model.ids import JobId, Task
 
-_FIELDS = ("in_flight", "delayed", "dead", "trimmed", *counters.FINAL)
+_FIELDS = ("in_flight", "delayed", "dead", "trimmed", "revisiting", *counters.FINAL)
 
 
 class Held(NamedTuple):
@@ -49,17 +49,22 @@ async def held(
                 ("ZCARD", keys.delayed),
                 ("HLEN", keys.dead),
                 ("XLEN", keys.results),
+                ("ZCARD", keys.due),
+                ("HLEN", keys.visited),
                 ("MEMORY", "USAGE", keys.results, "SAMPLES", 5),
             ]
         )
         counted = dict(zip(_FIELDS, (int(value or 0) for value in replies[0]), strict=True))
-        in_flight, delayed, dead, results, size_bytes = (int(reply or 0) for reply in replies[1:])
-        ended = sum(counted[name] for name in counters.FINAL) - counted["trimmed"]
+        in_flight, delayed, dead, results, due, visited, size_bytes = (
+            int(reply or 0) for reply in replies[1:]
+        )
+        recorded = sum(counted[name] for name in (*counters.FINAL, "revisiting"))
         pairs = {
             "in flight": (counted["in_flight"], in_flight),
             "delayed": (counted["delayed"], delayed),
             "dead letters": (counted["dead"], dead),
-            "records": (ended, results),
+            "records": (recorded - counted["trimmed"], results),
+            "pages to be visited again": (due + counted["revisiting"], visited),
         }
         differences = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         found.append(Held(shard, differences, results, size_bytes))

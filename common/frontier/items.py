@@ -4,7 +4,9 @@ An item is msgpack ``[path, depth, shared, suffix, attempt, owners]``, without i
 as for a seed's first try. The host is the queue it lies in. The referrer is stored as the length of
 its common prefix with the URL and the rest, since most links stay near the page they stand on;
 ``shared`` is -1 for a seed. A sitemap, and a page that one names, have three elements more: level
-of the sitemap (0 = a page), lastmod, priority.
+of the sitemap (0 = a page), lastmod, priority. A page to be visited again has a tenth element, what
+is known of it from earlier visits (``visits.py``), and an eleventh, ``true``, where one of these
+has used up its page of the budgets: scripts know such an item by its first byte.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     sitemap: int = 0
     lastmod: str | None = None
     priority: float | None = None
+    known: bytes = b""
+    is_paid: bool = False
 
 
 _decode = msgspec.msgpack.Decoder(_Stored).decode
@@ -49,6 +53,10 @@ class Item(NamedTuple):
     lastmod: str | None = None
     """What the sitemap that names the page says of it; likewise ``priority``, from 0 to 1."""
     priority: float | None = None
+    known: bytes = b""
+    """Of a page that is visited again: what earlier visits found (``visits.py``)."""
+    is_paid: bool = False
+    """One of those visits has used up its page of the budgets."""
 
     @property
     def url(self) -> str:
@@ -63,9 +71,12 @@ class Item(NamedTuple):
 
 def encode(item: Item) -> bytes:
     """Return the queued form."""
-    host, path, depth, referrer, attempt, owners, *hints = item
+    host, path, depth, referrer, attempt, owners, *hints, known, is_paid = item
     shared = -1 if referrer is None else _shared_prefix(host + path, referrer)
     suffix = "" if referrer is None else referrer[shared:]
+    if known:
+        again = (known, True) if is_paid else (known,)
+        return _encode((path, depth, shared, suffix, attempt, owners, *hints, *again))
     if item.sitemap or item.lastmod is not None or item.priority is not None:
         return _encode((path, depth, shared, suffix, attempt, owners, *hints))
     if attempt != 1 or owners != 0:
@@ -95,5 +106,5 @@ def decode(host: HostKey, raw: bytes) -> Item:
     referrer = None if it.shared < 0 else (host + it.path)[: it.shared] + it.suffix
     return Item(
         host, it.path, it.depth, referrer, it.attempt, it.owners, it.sitemap, it.lastmod,
-        it.priority,
+        it.priority, it.known, it.is_paid,
     )  # fmt: skip

@@ -78,11 +78,18 @@ class ShardStats(NamedTuple):
     inserted: int = 0
     """URLs in the newest layer of its seen-set."""
     refilled: int = 0
-    """Dead letters put back and sitemaps done: with ``discovered``, all ever queued anew."""
+    """Dead letters put back, sitemaps done, pages due for a visit: with ``discovered``, all ever
+    queued anew."""
     trimmed: int = 0
     """Results dropped after every consumer group had acknowledged them."""
     sitemaps: int = 0
     """Sitemaps done, which count among what was offered but not as discovered."""
+
+    paid: int = 0
+    """URLs that have used up their page of the budgets at an earlier visit and are not counted as
+    fetched or not modified now."""
+    paid_in_flight: int = 0
+    """Those of them that are in flight."""
 
     @property
     def is_empty(self) -> bool:
@@ -283,4 +290,6 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         refilled=int(meta.get("refilled", 0)),
         trimmed=int(meta.get("trimmed", 0)),
         sitemaps=int(meta.get("sitemaps", 0)),
+        paid=int(meta.get("paid", 0)),
+        paid_in_flight=int(meta.get("paid_in_flight", 0)),
     )

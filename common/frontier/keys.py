@@ -34,9 +34,9 @@ class TaskKeys:
     """The keys of one shard of one job."""
 
     __slots__ = (
-        "_prefix", "blocked", "busy", "dead", "delayed", "delays", "errors", "hll", "in_flight",
-        "meta", "pace", "pages", "ready", "results", "rules", "scope", "sitemaps", "slot", "slots",
-        "staged",
+        "_prefix", "blocked", "busy", "dead", "delayed", "delays", "due", "errors", "hll",
+        "in_flight", "meta", "pace", "pages", "ready", "results", "rules", "scope", "sitemaps",
+        "slot", "slots", "staged", "visited",
     )  # fmt: skip
 
     def __init__(self, cluster: str, task: Task) -> None:
@@ -64,6 +64,10 @@ class TaskKeys:
         r"""Hash: ``host\nclaim`` -> ``result id\nletter`` of a dead letter (letters.py)."""
         self.pages = prefix + "pages"
         """Hash: host -> pages fetched (kept only where pages a host are limited)."""
+        self.due = prefix + "due"
+        """Sorted set: mark of a page -> ms at which its next visit is due (visits.py)."""
+        self.visited = prefix + "visited"
+        r"""Hash: mark -> ``result id\noutcome\nclaim\nhost\nitem``; on its way without the item."""
         self.errors = prefix + "errors"
         """Hash: host -> URLs of it that failed or died."""
         self.blocked = prefix + "blocked"

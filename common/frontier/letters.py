@@ -18,6 +18,7 @@ from common.frontier.items import Item
 from common.frontier.keys import HostQueues, TaskKeys
 from common.frontier.replies import Refusal, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
+from common.frontier.visits import mark
 from common.model.ids import HostKey, JobId, Revision, Task
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo
@@ -72,6 +73,7 @@ class DeadLetters:
     def __init__(self, client: FrontierClient, *, cluster: str, job: JobId, spec: JobSpec) -> None:
         self._client = client
         self._per_host = spec.per_host
+        self._recrawls = spec.recrawl is not None
         self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
 
     async def pages(self) -> AsyncIterator[tuple[int, list[DeadLetter]]]:
@@ -113,7 +115,11 @@ class DeadLetters:
         for letter in letters:
             fresh = letter.item._replace(attempt=1, owners=0)
             args += (letter.field, queues.index(fresh.host), items.encode(fresh))
-        names = [keys.meta, keys.ready, keys.pace, keys.busy, keys.dead, keys.results, keys.errors]
+            args.append(mark(fresh.url) if self._recrawls else b"")
+        names = [
+            keys.meta, keys.ready, keys.pace, keys.busy, keys.dead, keys.results, keys.errors,
+            keys.due, keys.visited,
+        ]  # fmt: skip
         (reply,) = await self._client.call([Call("dead_retry", names + queues.names, args)])
         return refusal_of(reply, "dead_retry") or int(reply[1])
 

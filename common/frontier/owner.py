@@ -49,6 +49,8 @@ class Finished(NamedTuple):
     """The result record, JSON."""
     letter: bytes = b""
     """For a dead letter: its item, so that it can be put back."""
+    visit: bytes = b""
+    """Where pages are visited again: what is to come of this one (``visits.next_visit``)."""
 
 
 class Retry(NamedTuple):
@@ -118,6 +120,11 @@ class TaskFrontier:
         where that may have lost what was acknowledged, it has to be decided anew."""
         self._adoption = 0
         """Above the number of every claim made before it; 0 = not adopted yet."""
+
+    @property
+    def run(self) -> str:
+        """The server run of the last adoption."""
+        return self._run
 
     async def adopt(self, run: str, *, state: ShardState, revision: int) -> Adopted | Refusal:
         """Begin with the shard, or go on with it after the server was restarted.
@@ -323,12 +330,12 @@ class TaskFrontier:
         for one in finished:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             letter = encode_letter(one.letter, one.record) if one.letter else b""
-            args += (one.outcome.value, one.record, letter)
+            args += (one.outcome.value, one.record, letter, one.visit)
         return self._call(
             "commit",
             [
                 *self._names(), keys.results, keys.dead, keys.pages, keys.errors, keys.rules,
-                *queues.names,
+                keys.due, keys.visited, *queues.names,
             ],
             args,
         )  # fmt: skip

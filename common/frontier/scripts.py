@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 NAMES = (
     "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant",
-    "host_set", "ledger", "offer", "permit", "promote", "release", "requeue", "retry", "seal",
-    "sitemap", "stats", "trim", "unstage",
+    "host_set", "ledger", "offer", "permit", "promote", "recall", "release", "requeue", "retry",
+    "seal", "sitemap", "stats", "trim", "unstage",
 )  # fmt: skip
 
 LAYOUT_VERSION = "2"

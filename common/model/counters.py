@@ -4,6 +4,8 @@
 states below, shard by shard, because one script moves each URL and its counters together. Outside
 of the sum stand ``filtered``, links refused before admission, and ``sitemaps``, sitemaps that are
 done: while one waits or is read it is counted like a URL, and then leaves the sum on both sides.
+Where pages are visited again, ``revisits`` counts the visits after the first that have ended, and
+``revisiting`` the URLs queued, delayed or in flight for one.
 """
 
 from __future__ import annotations
@@ -15,12 +17,18 @@ WAITING: Final = ("queued", "delayed", "in_flight")
 FINAL: Final = (
     "fetched", "not_modified", "redirected", "denied", "failed", "dead", "dropped",
 )  # fmt: skip
-NAMES: Final = ("discovered", *WAITING, *FINAL, "filtered", "sitemaps")
+VISITS: Final = ("revisits", "revisiting")
+NAMES: Final = ("discovered", *WAITING, *FINAL, "filtered", "sitemaps", *VISITS)
 
 
 def total(counters: Mapping[str, int]) -> int:
     """Return the sum over all states: what ``discovered`` must equal."""
     return sum(counters[name] for name in (*WAITING, *FINAL))
+
+
+def answers(counters: Mapping[str, int]) -> int:
+    """Return how many pages were got so far, every visit counted; never less than before."""
+    return sum(counters[name] for name in ("fetched", "not_modified", *VISITS))
 
 
 def is_balanced(counters: Mapping[str, int]) -> bool:

@@ -23,6 +23,10 @@ CLEAN_NAMES = ("tracking", "session", "order")
 """Steps of ``common.web.cleaning``."""
 HIGHEST_NUMBER = 2**53 - 1
 """What every reader of the stored JSON, Lua among them, still holds exactly."""
+LONGEST_INTERVAL_S = 315_360_000
+"""Ten years."""
+INTERVAL_SPAN = 8
+"""How far the interval of ``recrawl`` may move either way, where no bounds are given."""
 DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
 
 
@@ -77,6 +81,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     accept: tuple[str, ...] = ()
     store: Literal["none", "warc"] = "none"
     retries: int = 3
+    recrawl: float | None = None
+    recrawl_min: float | None = None
+    recrawl_max: float | None = None
     priority: int = 0
     seen: Literal["exact", "bloom"] = "exact"
     seen_rate: float = 1e-6
@@ -103,6 +110,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         self._check_range("min_rate", self.min_rate, low=0, high=HIGHEST_NUMBER)
         self._check_range("retries", self.retries, low=0, high=100)
         self._check_range("seen_rate", self.seen_rate, low=1e-9, high=0.01)
+        self._check_recrawl()
         self._check_names("follow", (*FOLLOW_TAGS, *MORE_TAGS))
         self._check_names("traps", (*TRAP_NAMES, "none"))
         self._check_names("clean", CLEAN_NAMES)
@@ -111,6 +119,29 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "--per-ip: with --proxy it is the proxy that connects, to addresses nobody here "
                 "knows; leave one of the two out (--per-domain works with both)"
             )
+
+    def _check_recrawl(self) -> None:
+        for field in ("recrawl", "recrawl_min", "recrawl_max"):
+            self._check_range(field, getattr(self, field), low=1, high=LONGEST_INTERVAL_S)
+        bounds = (self.recrawl_min, self.recrawl_max)
+        if self.recrawl is None and bounds != (None, None):
+            raise UsageError("--recrawl: not given, but a bound of its interval is; give all")
+        least, most = self.recrawl_bounds
+        if self.recrawl is not None and not least <= self.recrawl <= most:
+            raise UsageError(
+                f"--recrawl: {self.recrawl:g} does not lie between --recrawl-min ({least:g}) and "
+                f"--recrawl-max ({most:g})"
+            )
+
+    @property
+    def recrawl_bounds(self) -> tuple[float, float]:
+        """Seconds from one visit of a page to the next: at least, at most."""
+        every = self.recrawl or 0.0
+        least, most = every / INTERVAL_SPAN, every * INTERVAL_SPAN
+        return (
+            least if self.recrawl_min is None else self.recrawl_min,
+            most if self.recrawl_max is None else self.recrawl_max,
+        )
 
     def _check_names(self, field: str, known: tuple[str, ...]) -> None:
         unknown = [name for name in getattr(self, field) if name not in known]

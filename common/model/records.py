@@ -85,7 +85,12 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     outlinks: int = 0
     """Distinct links found, before scope."""
     attempt: int = 1
-    """1 for the first try."""
+    """1 for the first try of this visit."""
+    visit: int = 1
+    """1 for the first; with ``--recrawl`` there are more."""
+    changed: bool | None = None
+    """Whether it was found changed since the last visit that got an answer; null where there was no
+    such visit, or this one got none."""
     worker: str
     token: int
     """Fencing token under which it was committed."""

@@ -47,6 +47,7 @@ class ErrorCode(StrEnum):
     HOST_DOWN = "host_down"
     SERVER_ERROR = "server_error"
     TOO_MANY_REQUESTS = "too_many_requests"
+    UNASKED_304 = "unasked_304"
     OWNERS_LOST = "owners_lost"
     PLUGIN_FAILED = "plugin_failed"
     INTERNAL_ERROR = "internal_error"
@@ -98,6 +99,9 @@ ERROR_CODES: Final = MappingProxyType(
         ),
         ErrorCode.SERVER_ERROR: _passing("The host answered with a 5xx status."),
         ErrorCode.TOO_MANY_REQUESTS: _passing("The host answered 429: it is asked too often."),
+        ErrorCode.UNASKED_304: _passing(
+            "The host answered 304 (not modified) to a request that did not ask for that."
+        ),
         ErrorCode.OWNERS_LOST: _lasting(
             "Several workers died while they fetched this URL.", outcome=Outcome.DEAD
         ),

@@ -80,6 +80,14 @@ local function end_claims(ready, pace, slots, slot, busy, queues, first, width, 
   end
 end
 
+-- An item whose URL has used up its page of the budgets at an earlier visit: an array of eleven (items.py).
+local function is_paid(item) return string.byte(item) == 0x9b end
+
+-- `visited` holds of a page: "result id\noutcome\nclaim\nhost\nitem"; the item is empty while it is on its way.
+local function parse_visited(value)
+  return string.match(value, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+end
+
 -- An in-flight entry is "token\nhost\nitem".
 local function parse_in_flight(entry)
   local a = string.find(entry, '\n', 1, true)
@@ -88,9 +96,9 @@ local function parse_in_flight(entry)
 end
 
 -- Takes the claims of a script's arguments out of flight if they are this owner's. Returns their items by
--- claim (without those that are gone), and those that are gone.
-local function take_in_flight(in_flight, token, first, width)
-  local claims, taken, gone, mine = {}, {}, {}, {}
+-- claim (without those that are gone), those that are gone, and how many were taken. Counts down the paid ones.
+local function take_in_flight(meta, in_flight, token, first, width)
+  local claims, taken, gone, mine, paid = {}, {}, {}, {}, 0
   for at = first, #ARGV, width do claims[#claims + 1] = ARGV[at] end
   local entries = get_all(in_flight, claims)
   local begin = token .. '\n'
@@ -99,11 +107,13 @@ local function take_in_flight(in_flight, token, first, width)
     if entry and string.sub(entry, 1, #begin) == begin then
       taken[#taken + 1] = claim
       mine[claim] = string.sub(entry, string.find(entry, '\n', #begin + 1, true) + 1)
+      if is_paid(mine[claim]) then paid = paid + 1 end
       entries[claim] = nil   -- named twice: gone the second time
     else
       gone[#gone + 1] = claim
     end
   end
   in_steps('HDEL', in_flight, taken)
+  if paid > 0 then redis.call('HINCRBY', meta, 'paid_in_flight', -paid) end
   return mine, gone, #taken
 end

@@ -14,7 +14,8 @@
 --   rule: '' = fetch it; else the budget or state for which it is to be committed as dropped.
 -- Invariants: the next time of a host is set here as well as at the end of the response; a claim whose
 --   reply is lost is found again by requeue (it is in flight under this token and not held). Both budgets are
---   exact: a page counts from its claim on, whatever became of its slot.
+--   exact: a page counts from its claim on, whatever became of its slot. One that is visited again and has used up
+--   its page of them before (paid) needs no other; it is dropped only with the job.
 local refusal, state = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 if redis.call('HGET', KEYS[1], 'adoption') ~= ARGV[4] then return { 'RUN' } end
@@ -42,11 +43,15 @@ for _, claim in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', now, 'LIMIT'
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - 1000)
 
-local m = redis.call('HMGET', KEYS[1], 'quiet', 'grant', 'fetched', 'not_modified', 'in_flight', 'claims')
+local m = redis.call('HMGET', KEYS[1], 'quiet', 'grant', 'fetched', 'not_modified', 'in_flight', 'claims', 'paid',
+  'paid_in_flight')
 local quiet = tonumber(m[1])
 local in_flight, serial = tonumber(m[5]), tonumber(m[6])
-local allowance = tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]) - in_flight
+local paid, paid_in_flight = tonumber(m[7] or 0), tonumber(m[8] or 0)
+local allowance = tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]) - in_flight - (paid - paid_in_flight)
+local has_paid = paid > paid_in_flight and state ~= 'cancelled'   -- some may be queued
 local claims, taken, dropped_rule = {}, 0, state == 'spent' and 'max_pages' or state
+local paid_taken = 0
 local flying, over, held = {}, {}, {}   -- what goes to in_flight, slots and slot, each in one command
 
 local function move(host, index, items, rule)
@@ -58,8 +63,32 @@ local function move(host, index, items, rule)
     claims[#claims + 1] = index
     claims[#claims + 1] = item
     claims[#claims + 1] = rule
+    if paid > 0 and is_paid(item) then paid_taken = paid_taken + 1 end
     taken = taken + 1
   end
+end
+
+-- How many items at the front of a queue may be taken, of at most `most`: those that are paid for, and between them up
+-- to `room` others, which are counted as well.
+local function passing(queue, most, room)
+  local count, others = 0, 0
+  for _, item in ipairs(redis.call('LRANGE', queue, 0, most - 1)) do
+    if not is_paid(item) then
+      if others >= room then break end
+      others = others + 1
+    end
+    count = count + 1
+  end
+  return count, others
+end
+
+-- How many items at the front of a queue are to be dropped, of at most `most`: those before the first that is paid for.
+local function unpaid(queue, most)
+  local items = redis.call('LRANGE', queue, 0, most - 1)
+  for at, item in ipairs(items) do
+    if is_paid(item) then return at - 1 end
+  end
+  return #items
 end
 
 -- Pages a host may still be asked for, beside those in flight. These are looked through only near the limit.
@@ -69,8 +98,8 @@ local function room_of(host, pages)
   if not in_flight_by_host then
     in_flight_by_host = {}
     for _, entry in ipairs(redis.call('HVALS', KEYS[7])) do
-      local _, one = parse_in_flight(entry)
-      in_flight_by_host[one] = (in_flight_by_host[one] or 0) + 1
+      local _, one, item = parse_in_flight(entry)
+      if not is_paid(item) then in_flight_by_host[one] = (in_flight_by_host[one] or 0) + 1 end
     end
   end
   return per_host_pages - pages - (in_flight_by_host[host] or 0)
@@ -85,16 +114,24 @@ for index = 1, hosts do
   local host, delay, queue = ARGV[9 + 2 * index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[11 + index]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], host) or 'inf')
   local pages = per_host_pages > 0 and tonumber(redis.call('HGET', KEYS[9], host) or 0) or 0
-  if dropping or (per_host_pages > 0 and pages >= per_host_pages) then
-    local items = redis.call('LPOP', queue, left)
+  local is_over = dropping or (per_host_pages > 0 and pages >= per_host_pages)
+  if is_over then
+    local count = has_paid and unpaid(queue, left) or left
+    local items = count > 0 and redis.call('LPOP', queue, count)
     if items then move(host, index, items, dropping and dropped_rule or 'max_pages_per_host') end
     if redis.call('EXISTS', queue) == 0 then redis.call('ZREM', KEYS[2], host) end
+    left = want - taken
+  end
+  if is_over and not (has_paid and left > 0 and redis.call('EXISTS', queue) == 1) then
+    -- Nothing is left of it that may be fetched, or not in this call.
   elseif has_blocked and redis.call('SISMEMBER', KEYS[10], host) == 1 then
     redis.call('ZADD', KEYS[2], 'XX', now + BLOCKED_LOOK, host)
   elseif due <= now and now >= quiet then
     local used, room = tonumber(redis.call('HGET', KEYS[6], host) or 0), room_of(host, pages)
-    local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)), allowance, room)
+    local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)))
     if delay > 0 then take = math.min(take, 1) end
+    local fresh = is_over and 0 or math.min(take, allowance, room)   -- of these, how many use up a page of the budgets
+    if has_paid and take > 0 then take, fresh = passing(queue, take, fresh) else take = fresh end
     local items = take > 0 and redis.call('LPOP', queue, take)
     if items then
       local before = serial
@@ -105,12 +142,13 @@ for index = 1, hosts do
         held[#held + 1] = claim
         held[#held + 1] = token .. ' ' .. delay .. ' ' .. host
       end
-      allowance = allowance - #items
-      room = room - #items
+      if not has_paid then fresh = #items end
+      allowance = allowance - fresh
+      room = room - fresh
       used = redis.call('HINCRBY', KEYS[6], host, #items)
       if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
     end
-    if used >= per_host or room <= 0 or redis.call('EXISTS', queue) == 0 then
+    if used >= per_host or (room <= 0 and not (has_paid and items)) or redis.call('EXISTS', queue) == 0 then
       redis.call('ZREM', KEYS[2], host)
     elseif items then
       make_ready(KEYS[2], KEYS[3], host, now)
@@ -124,15 +162,17 @@ if taken > 0 then
   redis.call('HSET', KEYS[1], 'claims', serial, 'clock', now)
   redis.call('HINCRBY', KEYS[1], 'queued', -taken)
   redis.call('HINCRBY', KEYS[1], 'in_flight', taken)
+  if paid_taken > 0 then redis.call('HINCRBY', KEYS[1], 'paid_in_flight', paid_taken) end
 end
 
 -- What to name next time: hosts by time (none while the page budget is out), delayed URLs that are due.
 local bound = dropping and '+inf' or now
 local ahead, listed = {}, {}
-if dropping or allowance > 0 then listed = redis.call('ZRANGE', KEYS[2], 0, look - 1, 'WITHSCORES') end
+local at_once = dropping and not has_paid
+if dropping or has_paid or allowance > 0 then listed = redis.call('ZRANGE', KEYS[2], 0, look - 1, 'WITHSCORES') end
 for i = 1, #listed, 2 do
   ahead[#ahead + 1] = listed[i]
-  ahead[#ahead + 1] = dropping and 0 or math.max(0, math.max(tonumber(listed[i + 1]), quiet) - now)
+  ahead[#ahead + 1] = at_once and 0 or math.max(0, math.max(tonumber(listed[i + 1]), quiet) - now)
 end
 local delayed = redis.call('ZRANGEBYSCORE', KEYS[8], '-inf', bound, 'LIMIT', 0, look)
 local wait = -1

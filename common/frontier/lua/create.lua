@@ -13,5 +13,6 @@ end
 redis.call('HSET', KEYS[1], 'version', ARGV[1], 'run', ARGV[2], 'term', ARGV[3], 'revision', ARGV[4],
   'state', ARGV[5], 'grant', ARGV[6], 'fence', 0, 'quiet', 0, 'claims', 0, 'layers', 1, 'inserted', 0,
   'discovered', 0, 'queued', 0, 'delayed', 0, 'in_flight', 0, 'fetched', 0, 'not_modified', 0,
-  'redirected', 0, 'denied', 0, 'failed', 0, 'dead', 0, 'dropped', 0, 'filtered', 0, 'sitemaps', 0)
+  'redirected', 0, 'denied', 0, 'failed', 0, 'dead', 0, 'dropped', 0, 'filtered', 0, 'sitemaps', 0,
+  'revisits', 0, 'revisiting', 0)
 return { 'OK', 1 }

@@ -11,8 +11,9 @@ if refusal then return refusal end
 if ARGV[5] ~= '' and redis.call('HGET', KEYS[1], 'grant') ~= ARGV[5] then return { 'OK', 0 } end
 local amount = tonumber(ARGV[4])
 if amount < 0 then
-  local m = redis.call('HMGET', KEYS[1], 'grant', 'fetched', 'not_modified', 'in_flight')
-  local unused = math.max(0, tonumber(m[1]) - tonumber(m[2]) - tonumber(m[3]) - tonumber(m[4]))
+  local m = redis.call('HMGET', KEYS[1], 'grant', 'fetched', 'not_modified', 'in_flight', 'paid', 'paid_in_flight')
+  local used = tonumber(m[2]) + tonumber(m[3]) + tonumber(m[4]) + tonumber(m[5] or 0) - tonumber(m[6] or 0)
+  local unused = math.max(0, tonumber(m[1]) - used)
   amount = -math.min(-amount, unused)
 end
 if amount ~= 0 then redis.call('HINCRBY', KEYS[1], 'grant', amount) end

@@ -9,7 +9,7 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local now = now_ms(KEYS[1])
-local mine, gone, moved = take_in_flight(KEYS[7], ARGV[3], 4, 6)
+local mine, gone, moved = take_in_flight(KEYS[1], KEYS[7], ARGV[3], 4, 6)
 for at = #ARGV - 5, 4, -6 do   -- from the last one, so that the front of a queue keeps their order
   local item = mine[ARGV[at]]
   if item then

@@ -18,7 +18,7 @@ local now, claims = now_ms(KEYS[1]), {}
 for at = 7, #ARGV, 3 do claims[#claims + 1] = ARGV[at] end
 local entries = get_all(KEYS[7], claims)
 
-local taken, over, alive, queued, hosts = {}, {}, {}, {}, {}
+local taken, over, alive, queued, hosts, paid = {}, {}, {}, {}, {}, 0
 for at = 7, #ARGV, 3 do
   local claim = ARGV[at]
   local entry = entries[claim]
@@ -27,6 +27,7 @@ for at = 7, #ARGV, 3 do
     local owner, host, item = parse_in_flight(entry)
     owner = tonumber(owner)
     taken[#taken + 1] = claim
+    if is_paid(item) then paid = paid + 1 end
     local queue = tonumber(ARGV[at + 1])
     local list = queued[queue]
     if not list then list = {}; queued[queue] = list; hosts[#hosts + 1] = host end
@@ -51,6 +52,7 @@ for _, one in ipairs(alive) do
   end
 end
 for _, host in ipairs(hosts) do ready_if_free(KEYS[2], KEYS[3], KEYS[6], host, per_host, now) end
+if paid > 0 then redis.call('HINCRBY', KEYS[1], 'paid_in_flight', -paid) end
 if #taken > 0 then
   redis.call('HINCRBY', KEYS[1], 'in_flight', -#taken)
   redis.call('HINCRBY', KEYS[1], 'queued', #taken)

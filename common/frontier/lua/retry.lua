@@ -9,7 +9,7 @@
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 local now = now_ms(KEYS[1])
-local mine, gone, moved = take_in_flight(KEYS[7], ARGV[3], 4, 7)
+local mine, gone, moved = take_in_flight(KEYS[1], KEYS[7], ARGV[3], 4, 7)
 for at = 4, #ARGV, 7 do
   if mine[ARGV[at]] then
     mine[ARGV[at]] = nil

@@ -11,7 +11,7 @@
 --   end of a job is judged, never shrinks.
 local refusal = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
-local mine, gone, done = take_in_flight(KEYS[7], ARGV[3], 4, 7)
+local mine, gone, done = take_in_flight(KEYS[1], KEYS[7], ARGV[3], 4, 7)
 for at = 4, #ARGV, 7 do
   if mine[ARGV[at]] then redis.call('HSET', KEYS[8], ARGV[at + 5], ARGV[at + 6]) end
 end
