@@ -22,6 +22,7 @@ from common.web.url import host_key, parse_seed
 from crawlctl.jobview import why_waiting
 
 if TYPE_CHECKING:
+    from common.frontier.items import Item
     from common.frontier.lookup import Delayed, InFlight, Lookup, Queued
     from crawlctl.connect import Services
 
@@ -80,7 +81,8 @@ async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said
         return await _as_sitemap(lookup, url) or await _unseen(lookup, job, url)
     match await lookup.find(url):
         case None:
-            return _Said("seen", "only the seen-set knows it: " + _why_only_seen(job), {})
+            said = _Said("seen", "only the seen-set knows it: " + _why_only_seen(job), {})
+            return await _visited_again(lookup, job, url, said)
         case Queued() as queued:
             return await _queued(services, lookup, job, queued)
         case Delayed() as delayed:
@@ -88,7 +90,32 @@ async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said
         case InFlight() as flying:
             return await _in_flight(services, lookup, job, flying)
         case Ended(record=record):
-            return _ended(record)
+            return await _visited_again(lookup, job, url, _ended(record))
+
+
+async def _visited_again(lookup: Lookup, job: Job, url: str, said: _Said) -> _Said:
+    """Return what is said of a URL that has ended, and when it is visited next."""
+    if job.spec.recrawl is None:
+        return said
+    upcoming = await lookup.next_visit(url)
+    if upcoming is None:
+        reason = f"{said.reason}; it is not visited again"
+        return said._replace(reason=reason, detail={**said.detail, "recrawl": None})
+    known, at = upcoming.known, from_unix_ms(upcoming.at_ms)
+    when = f"is due for its next visit at {at}"
+    if job.state.is_final or not job.keep_open:
+        when = "is not visited again: the job was closed or is over"
+    recrawl = {
+        "next_visit_at": at,
+        "interval_seconds": known.interval_s,
+        "visits": known.visits,
+        "gone": known.gone,
+        "etag": known.etag,
+        "last_modified": known.modified,
+    }
+    return said._replace(
+        reason=f"{said.reason}; it {when}", detail={**said.detail, "recrawl": recrawl}
+    )
 
 
 async def _as_sitemap(lookup: Lookup, url: str) -> _Said | None:
@@ -230,6 +257,14 @@ def _ended(record: ResultRecord) -> _Said:
 
 def _of_item(place: Queued | Delayed | InFlight) -> dict[str, Any]:
     item = place.item
+    if item.known:
+        from common.frontier.visits import decode_known
+
+        return {**_tries(item), "visit": decode_known(item.known).visits + 1}
+    return _tries(item)
+
+
+def _tries(item: Item) -> dict[str, Any]:
     return {"attempt": item.attempt, "depth": item.depth, "referrer": item.referrer}
 
 

@@ -17,7 +17,14 @@ import msgspec
 from common.model.errors import UsageError
 from common.model.job import CLEAN_NAMES, FOLLOW_TAGS, MORE_TAGS, TRAP_NAMES, JobSpec
 from common.runtime import request_secrets
-from crawlctl.parameters import SIZE_SYNTAX, Number, Whole, size_of
+from crawlctl.parameters import (
+    DURATION_SYNTAX,
+    SIZE_SYNTAX,
+    Number,
+    Whole,
+    duration_of,
+    size_of,
+)
 from crawlctl.plugin_options import check_name
 
 HELP: Final[dict[str, str]] = {
@@ -58,6 +65,10 @@ HELP: Final[dict[str, str]] = {
     "store": "warc: keep requests and responses in WARC files, in DIR/warc of crawl, in the "
     "--warc-dir of each worker otherwise",
     "retries": "tries after the first before a URL is given up as dead",
+    "recrawl": "visit each page again, first after this time (90, 15m, 6h, 1d), then sooner where "
+    "it has changed and later where not; the job goes on until 'job close'",
+    "recrawl_min": "never visit a page again sooner  [default: an eighth of --recrawl]",
+    "recrawl_max": "never visit a page again later  [default: 8 times --recrawl]",
     "priority": "weight among jobs: each step doubles the share of a worker's places that a job "
     "gets; above 0 more, below 0 less than others; more than 10 steps count as 10",
     "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in half the memory, "
@@ -75,6 +86,9 @@ _METAVARS: Final = {
     "timeout": "SECONDS",
     "connect_timeout": "SECONDS",
     "max_body": "BYTES",
+    "recrawl": "EVERY",
+    "recrawl_min": "TIME",
+    "recrawl_max": "TIME",
     "accept": "MIME",
     "user_agent": "TEXT",
     "header": "HEADER",
@@ -89,6 +103,8 @@ _LISTS: Final = {
     "clean": ("step", CLEAN_NAMES),
 }
 """Fields given as names with commas: what one is called, and which there are."""
+
+_DURATIONS: Final = ("recrawl", "recrawl_min", "recrawl_max")
 
 _NO_WORDS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
@@ -156,6 +172,8 @@ def _parameter(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, A
         return parameter | {"callback": _split_names}
     if name == "max_body":
         return parameter | {"callback": _parse_size}
+    if name in _DURATIONS:
+        return parameter | {"callback": _parse_duration}
     if get_origin(kind) is tuple:
         return parameter | {"multiple": True}
     return parameter | {"type": _click_type(kind)}
@@ -212,6 +230,16 @@ def _parse_size(_ctx: click.Context, _param: click.Parameter, value: str | None)
     if size is None:
         raise UsageError(f"--max-body: {value!r} is not a size; {SIZE_SYNTAX}")
     return size
+
+
+def _parse_duration(_ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    seconds = duration_of(value)
+    if seconds is None:
+        assert param.name is not None
+        raise UsageError(f"{_flag(param.name)}: {value!r} is not a time; {DURATION_SYNTAX}")
+    return seconds
 
 
 def _check_pattern(option: str, text: str) -> None:

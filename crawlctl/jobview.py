@@ -15,12 +15,13 @@ from common.model.errors import NotFoundError
 from common.model.ids import JobId, Task
 from common.model.job import Job, JobSpec, JobState
 from common.model.node import why_nobody
-from common.runtime.clock import seconds_between, utc_now
+from common.runtime.clock import from_unix_ms, seconds_between, utc_now
 from common.runtime.secrets import HIDDEN, mask_pair
 
 if TYPE_CHECKING:
     from common.coord import Coord, LockInfo, StoredJob
     from common.frontier import ShardStats
+    from common.frontier.visits import Waiting
     from crawlctl.connect import Services
     from crawlctl.limits import Situation
 
@@ -63,7 +64,11 @@ async def why_waiting(coord: Coord, job: Job) -> str | None:
 
 
 def document(
-    look: JobLook, locks: Sequence[LockInfo] | None = None, *, waiting: str | None = None
+    look: JobLook,
+    locks: Sequence[LockInfo] | None = None,
+    *,
+    waiting: str | None = None,
+    visits: Waiting | None = None,
 ) -> dict[str, Any]:
     """Return the JSON shape of a job; with its tasks where locks are given.
 
@@ -71,6 +76,7 @@ def document(
         look: the job and its shards.
         locks: all that are held.
         waiting: why nobody works on it.
+        visits: its pages that wait for their next visit, where pages are visited again.
     """
     job = look.job
     shown: dict[str, Any] = {
@@ -88,7 +94,32 @@ def document(
     if locks is not None:
         shown["tasks"] = tasks(look, locks)
         shown["waiting"] = waiting
+        shown["recrawl"] = None if visits is None else _recrawl(look, visits)
     return shown
+
+
+async def waiting_visits(services: Services, job: Job) -> Waiting | None:
+    """Return how many pages of a job wait for their next visit; None where there is one only."""
+    from common.frontier.visits import waiting
+
+    if job.spec.recrawl is None:
+        return None
+    shards = range(job.spec.shards)
+    return await waiting(
+        services.client, cluster=services.cluster, job=JobId(job.id), shards=shards
+    )
+
+
+def _recrawl(look: JobLook, visits: Waiting) -> dict[str, Any]:
+    """Return how the visits after the first are doing; nothing comes back after ``job close``."""
+    at_ms, counted = visits.next_at_ms, look.counters
+    goes_on = look.job.keep_open and not look.job.state.is_final
+    return {
+        "waiting": visits.pages,
+        "next_visit_at": from_unix_ms(at_ms) if goes_on and at_ms is not None else None,
+        "under_way": counted["revisiting"],
+        "done": counted["revisits"],
+    }
 
 
 def waits_for(job: Job) -> str | None:
@@ -169,11 +200,11 @@ def differing_field(one: JobSpec, other: JobSpec) -> tuple[str, str, str] | None
 
 
 def pages_per_second(job: Job, counted: Mapping[str, int]) -> float:
-    """Return pages fetched a second since the job started, pauses included."""
+    """Return pages got a second since the job started, each visit counted, pauses included."""
     if job.started_at is None:
         return 0.0
     seconds = seconds_between(job.started_at, job.finished_at or utc_now())
-    return round(counted["fetched"] / seconds, 3) if seconds > 0 else 0.0
+    return round(counters.answers(counted) / seconds, 3) if seconds > 0 else 0.0
 
 
 def _counters(look: JobLook) -> dict[str, float]:

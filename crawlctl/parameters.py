@@ -14,6 +14,8 @@ from common.model.job import HIGHEST_NUMBER
 _HIGHEST: Final = 1e9
 """Some thirty years in seconds; what is called for ever is no number."""
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+DURATION_SYNTAX: Final = "write 90 (seconds), 15m, 6h or 1d"
 SIZE_SYNTAX: Final = "write 500k, 16M or plain bytes"
 
 
@@ -86,6 +88,12 @@ def size_of(text: str) -> int | None:
     """Return the bytes a text means; None where it means none."""
     match = re.fullmatch(r"([0-9]{1,1000}(?:\.[0-9]+)?)\s*([kmg]?)b?", text.strip().lower())
     return None if match is None else int(Decimal(match[1]) * _UNITS[match[2]])
+
+
+def duration_of(text: str) -> float | None:
+    """Return the seconds a text means; None where it means none."""
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([smhd]?)", text.strip().lower())
+    return None if match is None else float(match[1]) * _SECONDS[match[2]]
 
 
 class Whole(click.ParamType[int]):

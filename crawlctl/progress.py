@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from common.model.counters import answers
 from crawlctl.show import duration, note, redraws
 
 if TYPE_CHECKING:
@@ -61,11 +62,12 @@ class _Rate:
     def line(self, counters: Mapping[str, int]) -> str:
         now = time.monotonic()
         points = [(at, pages) for at, pages in self._points if now - at <= self._WINDOW_S]
-        self._points = [*points, (now, counters["fetched"])]
+        self._points = [*points, (now, answers(counters))]
         first, pages = self._points[0]
-        rate = (counters["fetched"] - pages) / (now - first) if now > first else 0.0
+        rate = (answers(counters) - pages) / (now - first) if now > first else 0.0
+        again = f"{counters['revisits']} visits again, " if counters["revisits"] else ""
         return (
-            f"{counters['fetched']} pages, {rate:.1f}/s, "
+            f"{counters['fetched'] + counters['not_modified']} pages, {again}{rate:.1f}/s, "
             f"{counters['queued'] + counters['delayed']} queued, "
             f"{counters['in_flight']} in flight, "
             f"{counters['failed'] + counters['dead']} errors, "

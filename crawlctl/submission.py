@@ -65,7 +65,8 @@ async def submit(
         seeds: how many there are in it.
         seeds_sha256: their digest.
         paused: hand it over as PAUSED; ``job resume`` starts it.
-        keep_open: it does not finish when nothing is left, until ``job close``.
+        keep_open: it does not finish when nothing is left, until ``job close``; nor does one
+            whose pages are visited again.
 
     Returns:
         The job as it is now: it may have gone on, or be finished, if it was there before.
@@ -79,7 +80,7 @@ async def submit(
         state=JobState.PENDING,
         seeds=-1,
         seeds_sha256=seeds_sha256,
-        keep_open=keep_open,
+        keep_open=keep_open or spec.recrawl is not None,
         created_at=utc_now(),
     )
     stored = await _create(services, wanted, seeds=seeds)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from common.embedded.folder import write_atomically
+from common.model import counters
 from common.model.job import JobState
 from crawlctl.jobview import JobLook
 from crawlctl.show import duration, print_line
@@ -62,15 +63,14 @@ def summarize(look: JobLook, written: Checkpoint, *, bad_seed_lines: int) -> Sum
         outcome = CrawlOutcome.NO_SEED_ANSWERED
     else:
         outcome = CrawlOutcome.DONE
-    counters = look.counters
-    rate = counters["fetched"] / written.active_s if written.active_s > 0 else 0.0
+    rate = counters.answers(look.counters) / written.active_s if written.active_s > 0 else 0.0
     return Summary(
         outcome=outcome,
         state=state.value,
         reason=look.job.reason,
         seeds=look.job.seeds,
         bad_seed_lines=bad_seed_lines,
-        counters=counters,
+        counters=look.counters,
         records=written.tally.records,
         errors=dict(sorted(written.tally.errors.items(), key=lambda item: (-item[1], item[0]))),
         statuses=dict(sorted(written.tally.statuses.items())),
@@ -100,17 +100,17 @@ def load(folder: Path) -> Summary | None:
         return None
 
 
-def counted(counters: Mapping[str, int]) -> str:
+def counted(found: Mapping[str, int]) -> str:
     """Return the words for what became of the URLs: pages first, then all else there is."""
     others = [
-        f"{counters[name]} {name.replace('_', ' ')}"
+        f"{found[name]} {name.replace('_', ' ')}"
         for name in (
             "not_modified", "redirected", "denied", "failed", "dead", "dropped", "queued",
             "delayed", "in_flight",
         )
-        if counters[name]
+        if found[name]
     ]  # fmt: skip
-    pages = "1 page" if counters["fetched"] == 1 else f"{counters['fetched']} pages"
+    pages = "1 page" if found["fetched"] == 1 else f"{found['fetched']} pages"
     return ", ".join([pages, *others])
 
 

@@ -22,6 +22,7 @@ from common.frontier.offers import shard_of_url
 from common.frontier.owner import HOLD_MS
 from common.frontier.scope import ScopeSet
 from common.frontier.seen import CHUNK_BYTES, SeenLayout, fingerprint, holds
+from common.frontier.visits import Known, decode_known, mark, parse
 from common.model.ids import JobId, Task
 from common.model.job import JobSpec
 from common.model.records import ResultRecord
@@ -65,6 +66,14 @@ class Ended(NamedTuple):
     """It has a record."""
 
     record: ResultRecord
+
+
+class NextVisit(NamedTuple):
+    """It is visited again."""
+
+    at_ms: int
+    known: Known
+    """What its visits have found."""
 
 
 Place = Queued | Delayed | InFlight | Ended
@@ -131,6 +140,18 @@ class Lookup:
                 if rule.startswith(kind.encode()):
                     found[rule.decode()] += int(count)
         return dict(found.most_common())
+
+    async def next_visit(self, url: str) -> NextVisit | None:
+        """Return when a page that has ended is visited again; None where it is not."""
+        keys, one = self._keys(url), mark(url)
+        due, value = await self._client.commands(
+            [("ZSCORE", keys.due, one), ("HGET", keys.visited, one)]
+        )
+        visited = None if value is None else parse(value)
+        if due is None or visited is None or not visited.item:
+            return None
+        at_ms = int(float(due)) - await self._skew_ms(keys)
+        return NextVisit(at_ms, decode_known(items.decode(visited.host, visited.item).known))
 
     async def find(self, url: str) -> Place | None:
         """Return where the URL is; None where only the seen-set may know it."""

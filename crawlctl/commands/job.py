@@ -44,7 +44,7 @@ async def _jobs(settings: Settings, *, as_json: bool) -> None:
             (
                 one["id"],
                 one["state"],
-                one["counters"]["fetched"],
+                one["counters"]["fetched"] + one["counters"]["not_modified"],
                 one["counters"]["queued"] + one["counters"]["delayed"],
                 one["counters"]["in_flight"],
                 one["counters"]["failed"] + one["counters"]["dead"],
@@ -85,14 +85,23 @@ def show(ctx: click.Context, *, job_id: str, profile: bool, as_json: bool) -> No
 async def _show(settings: Settings, job_id: str, *, with_profile: bool, as_json: bool) -> None:
     from crawlctl import limits
     from crawlctl.connect import services
-    from crawlctl.jobview import document, look_at, situation, stored_job, why_waiting
+    from crawlctl.jobview import (
+        document,
+        look_at,
+        situation,
+        stored_job,
+        waiting_visits,
+        why_waiting,
+    )
     from crawlctl.show import print_json
 
     async with services(settings) as connected:
         stored = await stored_job(connected, job_id)
         look = await look_at(connected, stored.job)
         waiting = await why_waiting(connected.coord, stored.job)
-        shown = document(look, await connected.coord.locks.list(), waiting=waiting)
+        visits = await waiting_visits(connected, stored.job)
+        locks = await connected.coord.locks.list()
+        shown = document(look, locks, waiting=waiting, visits=visits)
         if with_profile:
             shown["profile"] = limits.document(await situation(connected, look, shown["tasks"]))
     if as_json:
@@ -133,10 +142,23 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     print_line()
     print_table(counters.NAMES, [[shown["counters"][name] for name in counters.NAMES]])
     print_line()
+    if shown["recrawl"]:
+        _print_recrawl(shown["recrawl"])
     _print_tasks(shown["tasks"])
     if "profile" in shown:
         print_line()
         _print_profile(shown["profile"])
+
+
+def _print_recrawl(recrawl: dict[str, Any]) -> None:
+    from crawlctl.show import print_line
+
+    upcoming = f", the next at {recrawl['next_visit_at']}" if recrawl["next_visit_at"] else ""
+    print_line(
+        f"visited again: {recrawl['done']} times; {recrawl['waiting']} pages wait for a visit"
+        f"{upcoming}; {recrawl['under_way']} are under way"
+    )
+    print_line()
 
 
 def _print_profile(profile: dict[str, Any]) -> None:
@@ -243,7 +265,10 @@ def cancel(ctx: click.Context, *, job_id: str) -> None:
 @click.argument("job_id", metavar="ID")
 @click.pass_context
 def close(ctx: click.Context, *, job_id: str) -> None:
-    """Let a job that was submitted with --keep-open finish once nothing is left."""
+    """Let a job submitted with --keep-open or --recrawl finish once nothing is queued.
+
+    Pages that wait for their next visit are not visited any more.
+    """
     from crawlctl.transitions import closed
 
     run(_change(settings_of(ctx), job_id, closed))

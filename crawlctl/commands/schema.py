@@ -31,7 +31,10 @@ RESULT_FIELDS: Final = {
     "lastmod": "when it changed last, by the sitemap it was found in, as written there",
     "priority": "from 0 to 1, by the sitemap it was found in",
     "outlinks": "distinct links found, before scope",
-    "attempt": "which try this was, from 1",
+    "attempt": "which try of this visit it was, from 1",
+    "visit": "which visit this was, from 1; with --recrawl there are more",
+    "changed": "whether it was found changed since the last visit that was answered; null where "
+    "there was none, or this one was not",
     "worker": "id of the worker that committed it",
     "token": "fencing token under which it was committed",
     "rule": "what denied or dropped it",

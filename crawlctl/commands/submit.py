@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         "zcat seeds.gz | crawlctl submit --seeds - --paused",
         "crawlctl submit https://example.org/ --spec polite.toml --keep-open",
         "crawlctl submit https://shop.example/ --plugin prices",
+        "crawlctl submit https://news.example/ --recrawl 6h --recrawl-max 7d",
     ],
 )
 @click.argument("urls", metavar="[URL]...", nargs=-1)

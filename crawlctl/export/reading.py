@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
 from common.model import counters
@@ -28,6 +29,32 @@ _RETRY_S: Final = 0.5
 log = structlog.get_logger()
 
 
+class _URL(msgspec.Struct, frozen=True):
+    url: str
+
+
+class _Once:
+    """Lets one record of each URL pass, where a visit puts a new one behind those already read.
+
+    Kept for one shard at a time: a hash of each URL read.
+    """
+
+    _decode = msgspec.json.Decoder(_URL).decode
+
+    def __init__(self) -> None:
+        self._read: set[int] = set()
+
+    def of(self, records: list[bytes]) -> list[bytes]:
+        """Return those of URLs not met before."""
+        fresh = []
+        for record in records:
+            url = hash(self._decode(record).url)
+            if url not in self._read:
+                self._read.add(url)
+                fresh.append(record)
+        return fresh
+
+
 class Reader:
     """Reads a job's results from the beginning, each once."""
 
@@ -35,6 +62,7 @@ class Reader:
         self._services = services
         self._job_id = job_id
         self._after: dict[int, str] = {}
+        self._follows = False
 
     async def pages(self) -> AsyncIterator[list[bytes]]:
         """Yield pages of records until there are no more for now.
@@ -45,21 +73,26 @@ class Reader:
         """
         stored = await stored_job(self._services, self._job_id)
         frontier = self._services.frontier(stored.job)
+        may_come_twice = stored.job.spec.recrawl is not None and not self._follows
         for shard in range(stored.job.spec.shards):
+            once = _Once() if may_come_twice else None
             while True:
                 after = self._after.get(shard, START)
                 entries = await frontier.results(shard, after=after, count=PAGE)
                 if entries:
                     self._after[shard] = entries[-1][0]
-                    yield [record for _, record in entries]
+                    records = [record for _, record in entries]
+                    yield records if once is None else once.of(records)
                 if len(entries) < PAGE:
                     break
 
     async def following(self) -> AsyncIterator[list[bytes]]:
         """Yield pages of records as they come, until the job is over and all of it was read.
 
-        A service that is away for a while is waited for.
+        Of a page that is visited again there are several. A service that is away for a while is
+        waited for.
         """
+        self._follows = True
         while True:
             try:
                 over = await is_over(self._services, self._job_id)
