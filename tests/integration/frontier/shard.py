@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from common.frontier import items
+from common.frontier import items, visits
 from common.frontier.client import FrontierClient
 from common.frontier.items import Item
 from common.frontier.job import JobFrontier, MasterFence, ShardStats
@@ -19,7 +19,7 @@ from common.frontier.offers import Offers
 from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
 from common.model import counters
-from common.model.ids import HostKey, JobId, Task, Token
+from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import JobSpec
 from common.model.records import Outcome
 from common.web import url as urls
@@ -68,6 +68,22 @@ class Shard:
         owner = self.owner(token)
         assert isinstance(await self.adopt(owner), Adopted)
         return owner
+
+    def due(self, token: int) -> visits.DueVisits:
+        return visits.DueVisits(
+            self.client,
+            cluster=self.cluster,
+            task=Task(JOB, self.number),
+            spec=self.spec,
+            token=Token(token),
+        )
+
+    async def recall(
+        self, token: int = 10, *, revision: int = FENCE.revision
+    ) -> visits.Recalled | visits.Outdated | Refusal:
+        """Queue what is due, as an owner does."""
+        run = await self.client.current_run()
+        return await self.due(token).recall(run=run, revision=Revision(revision))
 
     async def offer(self, *found: str) -> Offered:
         answer = await self.try_offer(*found)
@@ -161,9 +177,24 @@ def finished(
     delay_ms: int = 0,
     outcome: Outcome = Outcome.FETCHED,
     letter: bytes = b"",
+    visit_after_ms: int | None = None,
 ) -> Finished:
+    """Return what ends a claim; with ``visit_after_ms`` in a job whose pages are visited again."""
     record = json.dumps({"url": items.decode(one.host, one.item).url}).encode()
-    return Finished(one.number, one.host, ago_ms, delay_ms, outcome, record, letter)
+    visit = b"" if visit_after_ms is None else next_visit(one, outcome, after_ms=visit_after_ms)
+    return Finished(one.number, one.host, ago_ms, delay_ms, outcome, record, letter, visit)
+
+
+def next_visit(one: Claim, outcome: Outcome, *, after_ms: int) -> bytes:
+    """Return what a worker says of the next visit."""
+    item = items.decode(one.host, one.item)
+    if outcome is Outcome.DROPPED and not item.known:
+        return b""
+    ended = visits.decode_known(item.known).visits if item.known else 0
+    known = visits.encode_known(visits.Known(visits=ended + 1, interval_s=1.0))
+    is_paid = item.is_paid or outcome in (Outcome.FETCHED, Outcome.NOT_MODIFIED)
+    again = item._replace(attempt=1, owners=0, known=known, is_paid=is_paid)
+    return visits.next_visit(item.url, after_ms=after_ms, item=items.encode(again))
 
 
 def again(one: Claim, *, after_ms: int, ago_ms: int = 0, delay_ms: int = 0) -> Retry:
@@ -214,6 +245,11 @@ class Look(NamedTuple):
     """Claim -> token, host, URL."""
     delayed: list[str]
     results: list[str]
+    due: list[bytes]
+    """Marks of pages that wait for their next visit."""
+    visited: dict[bytes, visits.Visited]
+    letters: int
+    """Dead ones."""
 
 
 async def look(client: FrontierClient, keys: TaskKeys) -> Look:
@@ -224,6 +260,7 @@ async def look(client: FrontierClient, keys: TaskKeys) -> Look:
         ("ZRANGE", keys.pace, 0, -1, "WITHSCORES"), ("ZRANGE", keys.slots, 0, -1, "WITHSCORES"),
         ("HGETALL", keys.slot), ("HGETALL", keys.busy), ("HGETALL", keys.in_flight),
         ("ZRANGE", keys.delayed, 0, -1), ("XRANGE", keys.results, "-", "+"),
+        ("ZRANGE", keys.due, 0, -1), ("HGETALL", keys.visited), ("HLEN", keys.dead),
     ]  # fmt: skip
     commands += [("LRANGE", name, 0, -1) for name in names]
     (
@@ -237,6 +274,9 @@ async def look(client: FrontierClient, keys: TaskKeys) -> Look:
         flight,
         delayed,
         results,
+        due,
+        visited,
+        letters,
         *lists,
     ) = await client.commands(commands)
     hosts = [name.decode()[len(prefix) :] for name in names]
@@ -256,6 +296,9 @@ async def look(client: FrontierClient, keys: TaskKeys) -> Look:
         in_flight={int(one): _flying(entry) for one, entry in _pairs(flight)},
         delayed=[_url(*member.split(b"\n", 1)) for member in delayed],
         results=[json.loads(fields[1])["url"] for _, fields in results],
+        due=due,
+        visited={one: visits.parse(value) for one, value in _pairs(visited)},
+        letters=letters,
     )
 
 
@@ -279,17 +322,33 @@ def assert_sound(seen: Look, spec: JobSpec) -> None:
     queued = [one for queue in seen.queues.values() for one in queue]
     flying = [one for _, _, one in seen.in_flight.values()]
     ended = sum(counts[name] for name in counters.FINAL)
+    trimmed = int(seen.meta.get("trimmed", 0))
     assert (len(queued), len(seen.delayed), len(flying), len(seen.results)) == (
-        counts["queued"], counts["delayed"], counts["in_flight"], ended,
+        counts["queued"], counts["delayed"], counts["in_flight"],
+        ended + counts["revisiting"] - trimmed,
     )  # fmt: skip
-    places = Counter([*queued, *seen.delayed, *flying, *seen.results])
-    assert [one for one, count in places.items() if count > 1] == [], "in two places"
-    assert len(places) == counts["discovered"]
+    on_way, recorded = [*queued, *seen.delayed, *flying], seen.results
+    for places in (Counter(on_way), Counter(recorded)):
+        assert [one for one, count in places.items() if count > 1] == [], "in two places"
+    if not trimmed:
+        assert len({*on_way, *recorded}) == counts["discovered"]
+        assert_visits_sound(seen, on_way, spec)
     assert set(seen.slots) == set(seen.slot)
     assert Counter(host for _, _, host in seen.slot.values()) == seen.busy
     assert all(count <= spec.per_host for count in seen.busy.values()), seen.busy
     assert all(seen.ready[host] >= at for host, at in seen.pace.items() if host in seen.ready)
     assert_no_stranded_host(seen, spec)
+
+
+def assert_visits_sound(seen: Look, on_way: Sequence[str], spec: JobSpec) -> None:
+    """Assert that each page is visited again as its record says: due, or on its way."""
+    again = {visits.mark(one) for one in on_way} & {visits.mark(one) for one in seen.results}
+    assert len(again) == int(seen.meta["revisiting"]), "a record and on its way: for a visit"
+    ended = {visits.mark(one) for one in seen.results} - again
+    assert set(seen.due) <= ended
+    assert set(seen.visited) == again | set(seen.due)
+    assert {one for one, value in seen.visited.items() if not value.item} == again
+    assert spec.recrawl is not None or not seen.visited
 
 
 def assert_no_stranded_host(seen: Look, spec: JobSpec, *, horizon_ms: int = 120_000) -> None:

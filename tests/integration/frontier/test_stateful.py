@@ -12,6 +12,7 @@ import asyncio
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +32,8 @@ from hypothesis.stateful import (
 from common.frontier.client import FrontierClient, RedisOptions
 from common.frontier.owner import Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
-from common.model.ids import HostKey
+from common.frontier.visits import Recalled, mark
+from common.model.ids import HostKey, Revision
 from common.model.job import JobSpec
 from common.model.records import Outcome
 from tests.integration.frontier.conftest import Starter
@@ -56,9 +58,12 @@ _HOSTS = ("http://a.example", "http://b.example", "http://c.example")
 _URLS = st.lists(
     st.builds(page, st.integers(0, 8), st.sampled_from(_HOSTS)), min_size=1, max_size=12
 )
-_WHO = st.integers(0, 2)
+_WHO = st.sampled_from([0, 0, 0, 0, 1, 2])
 """How many owners back: 0 = the newest one."""
-_MASK = st.integers(0, 255)
+_MASK = st.sampled_from([255, 255, 255]) | st.integers(0, 255)
+_RARELY = st.sampled_from([False, False, False, True])
+_AFTER_MS = st.sampled_from([0, 0, 0, 0, 0, 60_000, -1])
+"""Until the next visit."""
 
 
 class _Owner:
@@ -91,6 +96,13 @@ class ShardMachine(RuleBasedStateMachine):
         self.flying: dict[int, tuple[int, str]] = {}
         self.results: list[str] = []
         self.fetched: dict[str, int] = {}
+        """By host: URLs that have ever ended as a page."""
+        self.outcomes: dict[str, Outcome] = {}
+        """How each URL with a record has ended last."""
+        self.revisiting: set[str] = set()
+        self.due: dict[str, bool] = {}
+        """URLs that wait for their next visit, and whether it is time for it."""
+        self.paid: set[str] = set()
         self.granted = 0
         self.fence = 0
         self.state = ShardState.OPEN
@@ -108,19 +120,30 @@ class ShardMachine(RuleBasedStateMachine):
         delay=st.sampled_from([0.0, 0.002]),
         host_limit=st.sampled_from([None, 2]),
         max_pages=st.sampled_from([None, 10]),
+        recrawl=st.sampled_from([3600.0, 3600.0, None]),
+        found=_URLS,
     )
     def begin(
-        self, per_host: int, delay: float, host_limit: int | None, max_pages: int | None
+        self,
+        per_host: int,
+        delay: float,
+        host_limit: int | None,
+        max_pages: int | None,
+        recrawl: float | None,
+        found: list[str],
     ) -> None:
         self.spec = JobSpec(
             shards=1, per_host=per_host, delay=delay, timeout=0.1,
-            max_pages=max_pages, max_pages_per_host=host_limit,
+            max_pages=max_pages, max_pages_per_host=host_limit, recrawl=recrawl,
         )  # fmt: skip
         self.client = FrontierClient(RedisOptions(urls=(self.server.url,)))
         self.shard = Shard(self.client, f"c-{uuid.uuid4().hex[:8]}", self.spec)
         self.run(self.client.open())
         self.run(self.shard.create())
         self.join()
+        self.offer(found)
+        if max_pages is not None:
+            self.grant(4)
 
     # ------------------------------------------------------------------------------------ owners
 
@@ -176,7 +199,7 @@ class ShardMachine(RuleBasedStateMachine):
             del self.flying[number]
             self.queued.add(url)
 
-    @rule(who=_WHO, want=st.integers(1, 6), is_lost=st.booleans(), names_all=st.booleans())
+    @rule(who=_WHO, want=st.integers(1, 6), is_lost=_RARELY, names_all=st.booleans())
     def claim(self, who: int, want: int, is_lost: bool, names_all: bool) -> None:
         owner = self.owner(who)
         answer = self.run(self._claim(owner.frontier, want, names_all=names_all))
@@ -197,9 +220,13 @@ class ShardMachine(RuleBasedStateMachine):
             owner.ever[one.number] = one
             if not is_lost:
                 owner.held[one.number] = one
-            if self.state is not ShardState.OPEN:
+            is_paid = url in self.paid
+            if self.state is ShardState.CANCELLED:
                 assert one.rule
+            elif self.state is ShardState.SPENT:
+                assert bool(one.rule) != is_paid
             elif one.rule:
+                assert not is_paid
                 assert self.fetched.get(one.host, 0) >= (self.spec.max_pages_per_host or 999)
 
     async def _claim(
@@ -215,20 +242,82 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(
         who=_WHO, mask=_MASK, outcome=st.sampled_from(Outcome), repeats=st.integers(1, 2),
-        is_old=st.booleans(),
+        is_old=_RARELY, after_ms=_AFTER_MS,
     )  # fmt: skip
-    def commit(self, who: int, mask: int, outcome: Outcome, repeats: int, is_old: bool) -> None:
+    def commit(
+        self,
+        who: int,
+        mask: int,
+        outcome: Outcome,
+        repeats: int,
+        is_old: bool,
+        after_ms: int = 60_000,
+    ) -> None:
         owner = self.owner(who)
         chosen = owner.some(mask, owner.ever if is_old else owner.held)
-        done = [finished(one, outcome=Outcome.DROPPED if one.rule else outcome) for one in chosen]
+        visit_after_ms = after_ms if self.spec.recrawl else None
+        done = [
+            finished(
+                one,
+                outcome=Outcome.DROPPED if one.rule else outcome,
+                letter=one.item if outcome is Outcome.DEAD and not one.rule else b"",
+                visit_after_ms=visit_after_ms,
+            )
+            for one in chosen
+        ]
         for _ in range(repeats):
             answer = self.run(owner.frontier.settle(finished=done, filtered={}))
             gone = self.settled(owner, chosen, answer if done else None)
             for one in gone:
                 url = self.flying.pop(one.number)[1]
-                self.results.append(url)
-                if not one.rule and outcome in _PAGES:
-                    self.fetched[one.host] = self.fetched.get(one.host, 0) + 1
+                self.ended(url, one, Outcome.DROPPED if one.rule else outcome, visit_after_ms)
+
+    @rule(outcome=st.sampled_from(Outcome), after_ms=_AFTER_MS, recalls=st.booleans())
+    def work(self, outcome: Outcome, after_ms: int, recalls: bool) -> None:
+        """What an owner does most of the time; each example leaves some rules out."""
+        if self.refusal(self.owner(0)) is Refusal.RUN:
+            self.adopt(self.owner(0))
+            self.recover(0)
+        if recalls:
+            self.recall(0)
+        self.claim(0, 6, is_lost=False, names_all=True)
+        self.commit(0, 255, outcome, 1, is_old=False, after_ms=after_ms)
+
+    def ended(self, url: str, one: Claim, outcome: Outcome, after_ms: int | None) -> None:
+        is_first = url not in self.revisiting
+        if is_first:
+            self.results.append(url)
+        elif outcome is Outcome.DROPPED and self.outcomes[url] is not Outcome.DEAD:
+            outcome = self.outcomes[url]  # as the visit before has left it
+        self.revisiting.discard(url)
+        self.outcomes[url] = outcome
+        if outcome in _PAGES and url not in self.paid:
+            self.fetched[one.host] = self.fetched.get(one.host, 0) + 1
+            self.paid.add(url)
+        if after_ms is not None and after_ms >= 0 and not (is_first and outcome is Outcome.DROPPED):
+            self.due[url] = after_ms == 0
+
+    @rule(who=_WHO)
+    def recall(self, who: int) -> None:
+        owner = self.owner(who)
+        due = self.shard.due(owner.token)
+        ready = {url for url, is_ready in self.due.items() if is_ready}
+        answer = self.run(due.recall(run=owner.frontier.run, revision=Revision(FENCE.revision)))
+        if not ready:
+            assert answer == Recalled(0, answer.wait_ms)  # type: ignore[union-attr]
+            return
+        refusal = self.refusal(owner)
+        if refusal:
+            assert answer is refusal
+            return
+        is_working = self.state in (ShardState.OPEN, ShardState.SPENT)
+        assert isinstance(answer, Recalled)
+        assert answer.moved == (len(ready) if is_working else 0)
+        if is_working:
+            for url in ready:
+                del self.due[url]
+            self.revisiting |= ready
+            self.queued |= ready
 
     def settled(
         self, owner: _Owner, chosen: list[Claim], answer: Settled | Refusal | None
@@ -304,7 +393,7 @@ class ShardMachine(RuleBasedStateMachine):
 
     @rule(
         state=st.sampled_from(
-            [ShardState.OPEN] * 3 + [ShardState.PAUSED, ShardState.SPENT, ShardState.CANCELLED]
+            [ShardState.OPEN] * 6 + [ShardState.PAUSED, ShardState.SPENT, ShardState.CANCELLED]
         )
     )
     def apply(self, state: ShardState) -> None:
@@ -364,8 +453,26 @@ class ShardMachine(RuleBasedStateMachine):
         flying = {one: (token, url) for one, (token, _, url) in look.in_flight.items()}
         assert flying == self.flying
         assert sorted(look.results) == sorted(self.results)
+        self.visits_hold(look)
         assert (look.meta["state"], int(look.meta["fence"])) == (self.state.value, self.fence)
         self.budgets_hold(look)
+
+    def visits_hold(self, look: Look) -> None:
+        waiting = self.queued | self.delayed | {url for _, url in self.flying.values()}
+        assert set(look.due) == {mark(url) for url in self.due}
+        assert int(look.meta["revisiting"]) == len(self.revisiting)
+        ended = {url: how for url, how in self.outcomes.items() if url not in waiting}
+        counts = Counter(how.value for how in ended.values())
+        assert {how.value: int(look.meta[how.value]) for how in Outcome} == {
+            how.value: counts[how.value] for how in Outcome
+        }
+        assert look.letters == counts["dead"]
+        if self.spec.recrawl is None:
+            return
+        elsewhere = [url for url in self.paid if ended.get(url) not in _PAGES]
+        flying = [url for _, url in self.flying.values() if url in self.paid]
+        assert int(look.meta.get("paid", 0)) == len(elsewhere)
+        assert int(look.meta.get("paid_in_flight", 0)) == len(flying)
 
     def budgets_hold(self, look: Look) -> None:
         limit = self.spec.max_pages_per_host
