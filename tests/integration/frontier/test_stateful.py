@@ -62,6 +62,7 @@ _WHO = st.sampled_from([0, 0, 0, 0, 1, 2])
 """How many owners back: 0 = the newest one."""
 _MASK = st.sampled_from([255, 255, 255]) | st.integers(0, 255)
 _RARELY = st.sampled_from([False, False, False, True])
+_OUTCOME = st.sampled_from([*_PAGES, *_PAGES, *_PAGES, *Outcome])
 _AFTER_MS = st.sampled_from([0, 0, 0, 0, 0, 60_000, -1])
 """Until the next visit."""
 
@@ -241,7 +242,7 @@ class ShardMachine(RuleBasedStateMachine):
         return await frontier.claim(want, names)
 
     @rule(
-        who=_WHO, mask=_MASK, outcome=st.sampled_from(Outcome), repeats=st.integers(1, 2),
+        who=_WHO, mask=_MASK, outcome=_OUTCOME, repeats=st.integers(1, 2),
         is_old=_RARELY, after_ms=_AFTER_MS,
     )  # fmt: skip
     def commit(
@@ -272,7 +273,7 @@ class ShardMachine(RuleBasedStateMachine):
                 url = self.flying.pop(one.number)[1]
                 self.ended(url, one, Outcome.DROPPED if one.rule else outcome, visit_after_ms)
 
-    @rule(outcome=st.sampled_from(Outcome), after_ms=_AFTER_MS, recalls=st.booleans())
+    @rule(outcome=_OUTCOME, after_ms=_AFTER_MS, recalls=st.booleans())
     def work(self, outcome: Outcome, after_ms: int, recalls: bool) -> None:
         """What an owner does most of the time; each example leaves some rules out."""
         if self.refusal(self.owner(0)) is Refusal.RUN:

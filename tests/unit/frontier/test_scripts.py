@@ -73,7 +73,7 @@ def test_a_script_names_all_it_refuses_with(name: str) -> None:
         expected.discard("MISSING")
     returned = header.partition("-- Returns ")[2]
     assert {tag for tag in expected if tag not in returned} == set()
-    known = {*Refusal.__members__, "VERSION", "LAYERS", "MOVED"}
+    known = {*Refusal.__members__, "VERSION", "LAYERS", "MOVED", "OUTDATED"}
     assert expected <= known
 
 
