@@ -65,7 +65,8 @@ def crawl(
     """Crawl from start to finish on this machine, with servers of its own.
 
     Results are in DIR/results.jsonl, one record for every URL, and in DIR/summary.json. Ctrl-C ends
-    it in good order; the same command goes on with it.
+    it in good order; the same command goes on with it. With --recrawl it goes on until then, and
+    results.jsonl has a line for each visit of a page.
     """
     from common.embedded.folder import Folder, FolderState
     from common.runtime.process import cores

@@ -87,3 +87,25 @@ def test_numbers_that_not_every_reader_can_hold_are_refused(option: str, digits:
     with pytest.raises((UsageError, click.BadParameter), match=f".* out of range.* to {2**53 - 1}"):
         parsed(option, digits)
     assert parsed(option, str(2**53 - 1)) != JobSpec()
+
+
+def test_times_of_visits_may_have_units() -> None:
+    spec = parsed("--recrawl", "6h", "--recrawl-min", "90", "--recrawl-max", "1.5d")
+    assert (spec.recrawl, spec.recrawl_min, spec.recrawl_max) == (21_600.0, 90.0, 129_600.0)
+    assert parsed("--recrawl", "8m").recrawl_bounds == (60.0, 3840.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--recrawl", "often"), "--recrawl: 'often' is not a time"),
+        (("--recrawl", "0"), "--recrawl: 0.0 is out of range"),
+        (("--recrawl-max", "1d"), "--recrawl: not given"),
+        (("--recrawl", "1h", "--recrawl-min", "2h"), "--recrawl: 3600 does not lie between"),
+    ],
+)
+def test_times_of_visits_that_make_no_sense_are_refused(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        parsed(*arguments)

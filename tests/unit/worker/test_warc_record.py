@@ -107,3 +107,22 @@ def test_a_file_begins_with_what_made_it(tmp_path: Path) -> None:
     (info,) = read(path)
     assert ("warcinfo", path.name) == (info.kind, info.headers["WARC-Filename"])
     assert b"robots: obey\r\n" in info.body
+
+
+def test_a_304_refers_to_the_response_that_still_holds(tmp_path: Path) -> None:
+    since = "2026-11-29T08:00:00.000Z"
+    head = [(b"ETag", b'"1"'), (b"Content-Length", b"31")]
+    one = exchange(
+        status_line="HTTP/1.1 304 Not Modified", response_headers=head, refers_to=since,
+        body=b"bytes that do not belong there",
+    )  # fmt: skip
+    revisit, request = written(tmp_path, one)
+    assert ("revisit", "request") == (revisit.kind, request.kind)
+    assert revisit.headers["WARC-Profile"].endswith("/warc/1.1/revisit/server-not-modified")
+    assert (since, one.url) == (
+        revisit.headers["WARC-Refers-To-Date"],
+        revisit.headers["WARC-Refers-To-Target-URI"],
+    )
+    assert ("HTTP/1.1 304 Not Modified", b"") == (revisit.status, revisit.body)
+    assert ['"1"'] == revisit.field("ETag")
+    assert ["31"] == revisit.field("Content-Length"), "of the page, as the server says"
