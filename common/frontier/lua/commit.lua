@@ -36,6 +36,7 @@ for at = 6, #ARGV, 9 do
   local claim, host, outcome, visit = ARGV[at], ARGV[at + 1], ARGV[at + 5], ARGV[at + 8]
   if mine[claim] then
     local is_page = outcome == 'fetched' or outcome == 'not_modified'
+    local was_paid = is_paid(mine[claim] or '')
     local mark, after, item, before, was, id
     if visit ~= '' then
       mark = string.sub(visit, 1, 8)
@@ -45,7 +46,7 @@ for at = 6, #ARGV, 9 do
         before, was = parse_visited(value)
         count('revisiting', -1)
       end
-      if is_paid(mine[claim]) and is_page then count('paid', -1) end
+      if was_paid and is_page then count('paid', -1) end
     end
     if outcome == 'dropped' and was and was ~= 'dead' then
       id, outcome = before, was
@@ -59,7 +60,7 @@ for at = 6, #ARGV, 9 do
       if ARGV[at + 7] ~= '' then
         redis.call('HSET', KEYS[9], host .. '\n' .. claim, id .. '\n' .. ARGV[at + 7])
       end
-      if ARGV[4] == '1' and is_page and not is_paid(mine[claim]) then redis.call('HINCRBY', KEYS[10], host, 1) end
+      if ARGV[4] == '1' and is_page and not was_paid then redis.call('HINCRBY', KEYS[10], host, 1) end
     end
     if mark then visit_next(mark, id, outcome, claim, host, tonumber(after), item) end
     if outcome == 'failed' or outcome == 'dead' then redis.call('HINCRBY', KEYS[11], host, 1) end
