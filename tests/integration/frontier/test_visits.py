@@ -19,6 +19,8 @@ from tests.integration.frontier.shard import (
     FENCE,
     JOB,
     Shard,
+    again,
+    back,
     claim,
     claimed_urls,
     finished,
@@ -220,3 +222,21 @@ async def test_visits_again_use_up_no_page_of_the_budgets(make_shard: MakeShard)
     stats = await shard.stats()
     assert (stats.paid, stats.paid_in_flight) == (0, 0)
     assert await shard.master.grant(0, -5, fence=FENCE) == 0, "nothing of it is unused"
+
+
+async def test_visits_that_are_given_back_or_taken_over_stay_paid_for(
+    make_shard: MakeShard,
+) -> None:
+    shard = await make_shard(per_host=8, recrawl=HOUR, max_pages=3).create()
+    assert await shard.master.grant(0, 3, fence=FENCE) == 3
+    owner = await visited(shard, 3)
+    await shard.recall()
+    first, second, _ = (await claim(owner)).claims
+    assert ((await shard.stats()).paid, (await shard.stats()).paid_in_flight) == (3, 3)
+    await owner.settle(retries=[again(first, after_ms=0)], releases=[back(second)])
+    assert (await shard.stats()).paid_in_flight == 1
+    successor = await shard.adopted(11)
+    assert await successor.recover([], dead_below=0) == 1
+    stats = await shard.stats()
+    assert (stats.paid, stats.paid_in_flight) == (3, 0)
+    assert await shard.master.grant(0, -3, fence=FENCE) == 0, "nothing of it is unused"
