@@ -415,7 +415,8 @@ GUARDS = {
     ),
     "P13-commit": Guard(
         "a claim is committed once",
-        (Patch(_LUA + "commit.lua", "  if mine[claim] then", "  if true then"),),
+        (Patch(_LUA + "commit.lua", "  if mine[claim] then", "  if true then"),
+         Patch(_LUA + "commit.lua", "is_paid(mine[claim])", "false")),
         "integration/frontier/test_settle.py::test_a_commit_repeated_after_a_lost_reply_changes_nothing",
     ),
     "P14": Guard(

@@ -158,7 +158,8 @@ MUTANTS = {
     "claim-once": Mutant(
         "a claim is committed once (commit.lua)",
         "lost-replies",
-        (Patch(_LUA + "commit.lua", "  if mine[claim] then", "  if true then"),),
+        (Patch(_LUA + "commit.lua", "  if mine[claim] then", "  if true then"),
+         Patch(_LUA + "commit.lua", "is_paid(mine[claim])", "false")),
         frozenset({"twice", "counters"}),
     ),
     "reconcile": Mutant(

@@ -36,7 +36,7 @@ for at = 6, #ARGV, 9 do
   local claim, host, outcome, visit = ARGV[at], ARGV[at + 1], ARGV[at + 5], ARGV[at + 8]
   if mine[claim] then
     local is_page = outcome == 'fetched' or outcome == 'not_modified'
-    local was_paid = is_paid(mine[claim] or '')
+    local was_paid = is_paid(mine[claim])
     local mark, after, item, before, was, id
     if visit ~= '' then
       mark = string.sub(visit, 1, 8)
