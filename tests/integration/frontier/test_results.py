@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from common.frontier.results import ResultGroup
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import JOB, Shard
@@ -58,9 +60,12 @@ async def test_nothing_is_trimmed_without_a_group(make_shard: MakeShard) -> None
     assert await left(shard) == ids
 
 
-async def test_only_what_every_group_has_acknowledged_is_trimmed(make_shard: MakeShard) -> None:
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])  # the server lists them by name
+async def test_only_what_every_group_has_acknowledged_is_trimmed(
+    make_shard: MakeShard, names: tuple[str, str]
+) -> None:
     shard = await make_shard().create()
-    fast, slow = group(shard, "fast"), group(shard, "slow")
+    fast, slow = (group(shard, name) for name in names)
     await fast.enrol()
     await slow.enrol()
     ids = await add(shard, 6)
