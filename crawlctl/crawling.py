@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from common.model.ids import JobId
 from common.model.job import JobSpec, JobState
 from common.runtime.process import stop_on_signals
 from common.runtime.settings import Settings
+from crawlctl.activity import Activity
 from crawlctl.connect import Services, services
 from crawlctl.jobview import JobLook, look_at, stored_job
 from crawlctl.progress import Progress, progress
@@ -97,8 +99,7 @@ class _Run:
         self._sink = sink
         self._shown = shown
         self._stop = stop
-        self._started: float | None = None
-        """When the job was in the hands of the master: starting servers is no crawling."""
+        self._activity = Activity()
         self._active_before_s = sink.state.active_s
         self._saved = time.monotonic()
 
@@ -129,7 +130,7 @@ class _Run:
                     self._shown.say("stopping: what is in flight is finished first")
                     await cluster.nodes.drain(timeout_s=_DRAIN_S)
                     if await connected.coord.jobs.get(JobId(JOB_ID)) is not None:
-                        look = await self._collect(connected)
+                        look = await self._collect(connected, with_rules=True)
                 self._save()
         return look
 
@@ -160,11 +161,10 @@ class _Run:
     async def _follow(self, connected: Services) -> JobLook:
         """Submit the job and write its results until it has ended."""
         await _insist(lambda: self._submit(connected))
-        self._started = time.monotonic()
         while True:
             look = await _insist(lambda: self._collect(connected))
             if look.job.state.is_final:
-                return look
+                return await _insist(partial(look_at, connected, look.job, with_rules=True))
             if time.monotonic() - self._saved >= _SAVE_EVERY_S:
                 self._save()
             await asyncio.sleep(_POLL_S)
@@ -180,19 +180,19 @@ class _Run:
             paused=False,
         )
 
-    async def _collect(self, connected: Services) -> JobLook:
+    async def _collect(self, connected: Services, *, with_rules: bool = False) -> JobLook:
         """Write what there is to write and return the job as it was just before."""
         # The record first: once it is final, nothing is added behind what is read after it.
         stored = await stored_job(connected, JOB_ID)
         await self._sink.pull(connected.frontier(stored.job), stored.job.spec.shards)
-        look = await look_at(connected, stored.job)
+        look = await look_at(connected, stored.job, with_rules=with_rules)
+        self._activity.look(look.counters, time.monotonic())
         self._shown.update(look.counters)
         return look
 
     def _save(self) -> None:
         self._saved = time.monotonic()
-        active_s = 0.0 if self._started is None else self._saved - self._started
-        self._sink.save(active_s=self._active_before_s + active_s)
+        self._sink.save(active_s=self._active_before_s + self._activity.seconds)
 
 
 def _store_options(crawl: Crawl) -> tuple[str, ...]:

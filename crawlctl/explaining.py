@@ -78,7 +78,7 @@ async def _look(services: Services, lookup: Lookup, job: Job, url: str) -> _Said
     from common.frontier.lookup import Delayed, Ended, InFlight, Queued
 
     if not await lookup.is_seen(url):
-        return await _as_sitemap(lookup, url) or await _unseen(lookup, job, url)
+        return await _as_sitemap(lookup, url) or await _unseen(services, lookup, job, url)
     match await lookup.find(url):
         case None:
             said = _Said("seen", "only the seen-set knows it: " + _why_only_seen(job), {})
@@ -141,7 +141,7 @@ def _why_only_seen(job: Job) -> str:
     return "its record was consumed and trimmed, or it moved while it was looked for"
 
 
-async def _unseen(lookup: Lookup, job: Job, url: str) -> _Said:
+async def _unseen(services: Services, lookup: Lookup, job: Job, url: str) -> _Said:
     spec = job.spec
     if await lookup.is_staged(url):
         reason = "it is a seed that was not offered to the frontier yet"
@@ -159,7 +159,7 @@ async def _unseen(lookup: Lookup, job: Job, url: str) -> _Said:
     if spec.max_depth is not None:
         reason += f", or only pages {spec.max_depth} links from a seed, where --max-depth ends"
     # Plugins run in workers alone: which of them refused it, if any, cannot be asked here.
-    refused = await lookup.refused(RULE) if spec.plugin else {}
+    refused = await services.frontier(job).refused(RULE) if spec.plugin else {}
     if refused:
         reason += ", or a plugin refused such links"
     return _Said("unknown", reason, {"refused": refused} if refused else {})
@@ -235,6 +235,8 @@ def _ended(record: ResultRecord) -> _Said:
     detail = msgspec.to_builtins(record)
     del detail["url"]
     at = record.fetched_at
+    if record.outcome in (Outcome.DENIED, Outcome.DROPPED):
+        del detail["fetched_at"]  # it was never asked for: ``since`` says when that was decided
     match record.outcome:
         case Outcome.FETCHED | Outcome.NOT_MODIFIED:
             reason = f"{record.outcome.value} with status {record.status}"

@@ -31,6 +31,8 @@ class JobLook(NamedTuple):
 
     job: Job
     stats: Sequence[ShardStats]
+    filtered_by_rule: Mapping[str, int] | None = None
+    """Links refused, most first; None where that was not looked at."""
 
     @property
     def counters(self) -> dict[str, int]:
@@ -50,9 +52,11 @@ async def stored_job(services: Services, job_id: str) -> StoredJob:
     return stored
 
 
-async def look_at(services: Services, job: Job) -> JobLook:
+async def look_at(services: Services, job: Job, *, with_rules: bool = False) -> JobLook:
     """Return the job with the present counters of its shards."""
-    return JobLook(job, await services.frontier(job).stats())
+    frontier = services.frontier(job)
+    refused = await frontier.refused() if with_rules else None  # first: none is missing in the sum
+    return JobLook(job, await frontier.stats(), refused)
 
 
 async def why_waiting(coord: Coord, job: Job) -> str | None:
@@ -91,6 +95,8 @@ def document(
         "counters": _counters(look),
         "seen": _seen(look),
     }
+    if look.filtered_by_rule is not None:
+        shown["filtered_by_rule"] = look.filtered_by_rule
     if locks is not None:
         shown["tasks"] = tasks(look, locks)
         shown["waiting"] = waiting

@@ -19,15 +19,16 @@ _OBEYED: Final = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u206
 """What JSON lets stand as it is but some terminals obey: controls, changes of direction."""
 
 
-def json_text(document: object) -> str:
-    """Return the document as JSON in one line."""
-    text = msgspec.json.encode(document).decode()
+def json_text(document: object, *, indent: int | None = None) -> str:
+    """Return the document as JSON, in one line or indented by so many columns."""
+    encoded = msgspec.json.encode(document)
+    text = (encoded if indent is None else msgspec.json.format(encoded, indent=indent)).decode()
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def print_json(document: object) -> None:
-    """Write one JSON document, a line of its own."""
-    sys.stdout.write(json_text(document) + "\n")
+def print_json(document: object, *, indent: int | None = None) -> None:
+    """Write one JSON document, a line of its own, or several for people to read."""
+    sys.stdout.write(json_text(document, indent=indent) + "\n")
     sys.stdout.flush()
 
 

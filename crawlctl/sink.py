@@ -51,7 +51,7 @@ class Checkpoint(msgspec.Struct, kw_only=True):
     """Shard -> id of its last entry in the file."""
     tally: Tally = msgspec.field(default_factory=Tally)
     active_s: float = 0.0
-    """How long the crawl has run, over all its starts."""
+    """How long the crawl was at work, over all its starts."""
 
 
 class ResultSource(Protocol):

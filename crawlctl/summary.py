@@ -39,6 +39,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     bad_seed_lines: int
     counters: dict[str, int]
+    filtered_by_rule: dict[str, int] = {}
+    """Rule -> links it refused; they add up to ``filtered``."""
     records: int
     """Lines of ``results.jsonl``."""
     errors: dict[str, int]
@@ -48,7 +50,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None
     finished_at: str | None
     elapsed_seconds: float
-    """Time the crawl was running, over all its starts."""
+    """Time its workers were at work, over all its starts."""
     pages_per_second: float
 
 
@@ -71,6 +73,7 @@ def summarize(look: JobLook, written: Checkpoint, *, bad_seed_lines: int) -> Sum
         seeds=look.job.seeds,
         bad_seed_lines=bad_seed_lines,
         counters=look.counters,
+        filtered_by_rule=dict(look.filtered_by_rule or {}),
         records=written.tally.records,
         errors=dict(sorted(written.tally.errors.items(), key=lambda item: (-item[1], item[0]))),
         statuses=dict(sorted(written.tally.statuses.items())),

@@ -7,6 +7,7 @@ newer one (design rule P3), so that a decision made on an older state changes no
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, assert_never
 
@@ -253,6 +254,17 @@ class JobFrontier:
         call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *numbers], run)
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "unstage")
+
+    async def refused(self, kind: str = "") -> dict[str, int]:
+        """Return how many links were refused so far by rules that begin so; most first."""
+        found: Counter[str] = Counter()
+        for start in range(0, len(self._keys), PIPELINE):
+            asked = [("HGETALL", keys.rules) for keys in self._keys[start : start + PIPELINE]]
+            for flat in await self._client.commands(asked):
+                for rule, count in zip(flat[::2], flat[1::2], strict=True):
+                    if rule.startswith(kind.encode()):
+                        found[rule.decode()] += int(count)
+        return dict(found.most_common())
 
     async def results(self, shard: int, *, after: str, count: int) -> list[tuple[str, bytes]]:
         """Return up to ``count`` (stream id, JSON record) after an id; ``0-0`` = from the start."""

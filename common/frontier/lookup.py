@@ -9,7 +9,6 @@ Not promised: an answer about one moment. A crawl goes on while it is asked.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -130,16 +129,6 @@ class Lookup:
         (raw,) = await self._client.commands([("HGET", self._keys(url).sitemaps, url)])
         found: dict[str, Any] | None = None if raw is None else msgspec.json.decode(raw)
         return found
-
-    async def refused(self, kind: str) -> dict[str, int]:
-        """Return how many links were refused so far by rules that begin so; most first."""
-        keys = [self._keys_of_shard(shard).rules for shard in range(self._spec.shards)]
-        found: Counter[str] = Counter()
-        for flat in await self._client.commands([("HGETALL", key) for key in keys]):
-            for rule, count in zip(flat[::2], flat[1::2], strict=True):
-                if rule.startswith(kind.encode()):
-                    found[rule.decode()] += int(count)
-        return dict(found.most_common())
 
     async def next_visit(self, url: str) -> NextVisit | None:
         """Return when a page that has ended is visited again; None where it is not."""

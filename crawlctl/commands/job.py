@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN_TASKS = 20
 """Shards listed for people: the busiest; ``--json`` has them all."""
+_SHOWN_RULES = 10
 
 
 @click.command(cls=Command, examples=["crawlctl jobs", "crawlctl jobs --json | jq '.[].id'"])
@@ -71,7 +72,9 @@ def job() -> None:
 
 
 @job.command(
-    cls=Command, examples=["crawlctl job show spring --json", "crawlctl job show spring --profile"]
+    cls=Command,
+    short_help="show its spec, its counters and who owns which part of it",
+    examples=["crawlctl job show spring --json", "crawlctl job show spring --profile"],
 )
 @click.argument("job_id", metavar="ID")
 @click.option("--profile", is_flag=True, help="say what limits it now, and where its pages are")
@@ -97,7 +100,7 @@ async def _show(settings: Settings, job_id: str, *, with_profile: bool, as_json:
 
     async with services(settings) as connected:
         stored = await stored_job(connected, job_id)
-        look = await look_at(connected, stored.job)
+        look = await look_at(connected, stored.job, with_rules=True)
         waiting = await why_waiting(connected.coord, stored.job)
         visits = await waiting_visits(connected, stored.job)
         locks = await connected.coord.locks.list()
@@ -133,7 +136,7 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     )
     defaults = JobSpec()
     changed = [
-        f"{name}={shown['spec'][name]}"
+        f"{name}={_spec_value(shown['spec'][name])}"
         for name in JobSpec.__struct_fields__
         if getattr(look.job.spec, name) != getattr(defaults, name)
     ]
@@ -144,6 +147,7 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     print_line()
     if shown["recrawl"]:
         _print_recrawl(shown["recrawl"])
+    _print_rules(shown["filtered_by_rule"])
     _print_tasks(shown["tasks"])
     if "profile" in shown:
         print_line()
@@ -158,6 +162,25 @@ def _print_recrawl(recrawl: dict[str, Any]) -> None:
         f"visited again: {recrawl['done']} times; {recrawl['waiting']} pages wait for a visit"
         f"{upcoming}; {recrawl['under_way']} are under way"
     )
+    print_line()
+
+
+def _spec_value(value: object) -> str:
+    """Return a value as users write it; several as a JSON array, since each may hold commas."""
+    from crawlctl.show import json_text
+
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _print_rules(rules: dict[str, int]) -> None:
+    """Show which rules refused links, if any did, most first."""
+    from crawlctl.show import print_line, print_table
+
+    if not rules:
+        return
+    print_table(("links refused by", "links"), list(rules.items())[:_SHOWN_RULES])
+    if len(rules) > _SHOWN_RULES:
+        print_line(f"... and {len(rules) - _SHOWN_RULES} more rules; --json has all")
     print_line()
 
 
@@ -198,7 +221,11 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
         print_line(f"... and {len(busy) - _SHOWN_TASKS} more; --json has all")
 
 
-@job.command(cls=Command, examples=["crawlctl job wait spring", "crawlctl job wait spring -q"])
+@job.command(
+    cls=Command,
+    short_help="wait until it ends",
+    examples=["crawlctl job wait spring", "crawlctl job wait spring -q"],
+)
 @click.argument("job_id", metavar="ID")
 @click.option(
     "--timeout",
@@ -231,7 +258,11 @@ async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> 
     return 1
 
 
-@job.command(cls=Command, examples=["crawlctl job pause spring"])
+@job.command(
+    cls=Command,
+    short_help="let it rest: what is in flight is finished",
+    examples=["crawlctl job pause spring"],
+)
 @click.argument("job_id", metavar="ID")
 @click.pass_context
 def pause(ctx: click.Context, *, job_id: str) -> None:
@@ -241,7 +272,9 @@ def pause(ctx: click.Context, *, job_id: str) -> None:
     run(_change(settings_of(ctx), job_id, paused))
 
 
-@job.command(cls=Command, examples=["crawlctl job resume spring"])
+@job.command(
+    cls=Command, short_help="let a paused job go on", examples=["crawlctl job resume spring"]
+)
 @click.argument("job_id", metavar="ID")
 @click.pass_context
 def resume(ctx: click.Context, *, job_id: str) -> None:
@@ -251,7 +284,11 @@ def resume(ctx: click.Context, *, job_id: str) -> None:
     run(_change(settings_of(ctx), job_id, resumed))
 
 
-@job.command(cls=Command, examples=["crawlctl job cancel spring"])
+@job.command(
+    cls=Command,
+    short_help="end it early: what is queued is dropped",
+    examples=["crawlctl job cancel spring"],
+)
 @click.argument("job_id", metavar="ID")
 @click.pass_context
 def cancel(ctx: click.Context, *, job_id: str) -> None:
@@ -261,7 +298,11 @@ def cancel(ctx: click.Context, *, job_id: str) -> None:
     run(_change(settings_of(ctx), job_id, cancelled))
 
 
-@job.command(cls=Command, examples=["crawlctl job close spring"])
+@job.command(
+    cls=Command,
+    short_help="let a job that is kept open finish",
+    examples=["crawlctl job close spring"],
+)
 @click.argument("job_id", metavar="ID")
 @click.pass_context
 def close(ctx: click.Context, *, job_id: str) -> None:
@@ -271,10 +312,16 @@ def close(ctx: click.Context, *, job_id: str) -> None:
     """
     from crawlctl.transitions import closed
 
-    run(_change(settings_of(ctx), job_id, closed))
+    run(
+        _change(
+            settings_of(ctx), job_id, closed, then="; it will finish once nothing is left of it"
+        )
+    )
 
 
-async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job]) -> None:
+async def _change(
+    settings: Settings, job_id: str, decide: Callable[[Job], Job], *, then: str = ""
+) -> None:
     from crawlctl.connect import services
     from crawlctl.jobview import waits_for
     from crawlctl.show import note
@@ -285,4 +332,4 @@ async def _change(settings: Settings, job_id: str, decide: Callable[[Job], Job])
     if not settings.quiet:
         kept = " and kept open" if now.keep_open else ""
         why = waits_for(now)
-        note(f"job {job_id} is {now.state.value}{kept}{f': {why}' if why else ''}")
+        note(f"job {job_id} is {now.state.value}{kept}{then}{f': {why}' if why else ''}")

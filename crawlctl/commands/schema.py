@@ -50,7 +50,7 @@ def schema(*, what: str) -> None:
     """Print the JSON Schema of a job's spec or of a result record."""
     from crawlctl.show import print_json
 
-    print_json(job_schema() if what == "job" else result_schema())
+    print_json(job_schema() if what == "job" else result_schema(), indent=2)
 
 
 def job_schema() -> dict[str, Any]:

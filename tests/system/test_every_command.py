@@ -244,6 +244,7 @@ def test_the_demo_site_is_crawled_offline(tmp_path: Path) -> None:
     assert ("done", len(found)) == (summary["outcome"], summary["counters"]["discovered"])
     statuses = [str(record["status"]) for record in found if record["status"] is not None]
     assert {status: statuses.count(status) for status in set(statuses)} == summary["statuses"]
+    assert summary["counters"]["filtered"] == sum(summary["filtered_by_rule"].values()) > 0
     assert f"200: {statuses.count('200')}" in ran.out
     for record in found:
         assert_shape(record, RECORD)

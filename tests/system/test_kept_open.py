@@ -36,7 +36,8 @@ def test_a_job_kept_open_takes_more_seeds_and_ends_when_closed(up: Command, tmp_
         assert 0 == added.code, added.err
         eventually(lambda: is_drained(4), within_s=30, what="the added seed to be crawled")
         assert 3 == show(up, job)["spec"]["seeds"]
-        assert 0 == up("job", "close", job).code
+        closed = up("job", "close", job)
+        assert (0, True) == (closed.code, "will finish once nothing is left" in closed.err)
         assert 0 == up("job", "wait", job).code
         again = up("job", "add", job, site.url("/late", host=1))
         assert (4, True) == (again.code, "finished" in again.err)

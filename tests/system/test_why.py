@@ -56,13 +56,18 @@ def test_why_answers_for_each_state(up: Command) -> None:
         assert finished["since"] == finished["detail"]["fetched_at"]
         assert "redirected to " + site.url("/") == why(site.url("/moved"))["reason"]
         denied = why(site.url("/private/x"))
-        assert "denied" == denied["state"]
+        assert ("denied", False) == (denied["state"], "fetched_at" in denied["detail"])
         assert "Disallow: /private" in denied["reason"]
         by_rule = why(site.url("/a.pdf"))
         assert ("filtered", r"deny: \.pdf$") == (by_rule["state"], by_rule["reason"])
         by_scope = why("http://127.0.0.9:1/out")
         assert ("filtered", True) == (by_scope["state"], "scope host" in by_scope["reason"])
         assert "unknown" == why(site.url("/nobody-links-here"))["state"]
+        refused = {r"deny: \.pdf$": 1, "scope: host": 1}
+        assert refused == show(up, job)["filtered_by_rule"]
+        table = up("job", "show", job).out
+        assert all(rule in table for rule in ("LINKS REFUSED BY", *refused))
+        assert r'deny=["\\.pdf$"]' in table
         no_url = why("ftp://example.org/")
         assert ("filtered", None) == (no_url["state"], no_url["canonical"])
         shown = up("why", job, site.url("/private/x"))
@@ -78,6 +83,7 @@ def test_why_names_the_budget_that_a_url_was_over(up: Command) -> None:
         job = up("submit", site.url("/"), *options).out.strip()
         answer = up("why", job, site.url("/a"), "--json").json
         assert "over_budget" == answer["state"]
+        assert "fetched_at" not in answer["detail"]  # it was never asked for
         assert "--max-pages-per-host" in answer["reason"]
         depth = ["--allow-private", "--delay", "0", "--max-depth", "0", "--wait"]
         seeds_only = up("submit", site.url("/"), *depth).out.strip()

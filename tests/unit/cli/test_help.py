@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import click
@@ -36,6 +37,19 @@ def test_every_command_has_help_with_an_example(call: Caller, path: tuple[str, .
     lines = answer.out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("Example"))
     assert "crawlctl " + " ".join(path) in "\n".join(lines[at:])
+
+
+GROUPS = sorted({path[:-1] for path in commands()})
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=lambda path: " ".join(path) or "crawlctl")
+def test_commands_are_listed_in_one_style(call: Caller, path: tuple[str, ...]) -> None:
+    _, _, listed = call(*path, "--help").out.partition("Commands:\n")
+    entries = re.findall(r"^  [a-z-]+ +(\S.*)$", listed.partition("\n\n")[0], re.MULTILINE)
+    assert entries
+    for words in entries:
+        assert words[0].islower() or words.startswith("JSON"), words
+        assert not words.endswith("."), words
 
 
 def imported_by(calls: list[list[str]], names: tuple[str, ...]) -> list[str]:

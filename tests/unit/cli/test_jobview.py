@@ -116,3 +116,9 @@ def test_a_job_whose_seeds_are_not_complete_says_so() -> None:
     assert document(look(msgspec.structs.replace(staging, seeds=0)))["reason"] is None
     ended = msgspec.structs.replace(staging, state=JobState.CANCELLED)
     assert document(look(ended))["reason"] is None
+
+
+def test_rules_that_refused_links_are_shown_where_they_were_looked_at() -> None:
+    assert "filtered_by_rule" not in document(look())
+    rules = {"scope: host": 3, "deny: x": 1}
+    assert rules == document(look()._replace(filtered_by_rule=rules))["filtered_by_rule"]

@@ -17,6 +17,7 @@ def test_every_field_is_described(call: Caller, what: str, kind: type[Any]) -> N
     answer = call("schema", what)
     assert answer.code == 0
     document = json.loads(answer.out)
+    assert answer.out.startswith('{\n  "')  # for people too
     properties = document["$defs"][kind.__name__]["properties"]
     assert list(properties) == list(kind.__struct_fields__)
     assert all(one.get("description") for one in properties.values())
