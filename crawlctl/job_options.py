@@ -161,7 +161,8 @@ def _parameter(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, A
     kind = get_type_hints(JobSpec)[name]
     field = next(one for one in msgspec.structs.fields(JobSpec) if one.name == name)
     if kind is bool:
-        return {"help": text, "is_flag": True, "default": None}
+        off = "  [default: no-sitemaps]" if name == "sitemaps" else ""
+        return {"help": text + off, "is_flag": True, "default": None}
     shown = _shown_default(name, defaults.get(name, field.default))
     parameter: dict[str, Any] = {
         "help": f"{text}  [default: {shown}]" if shown else text,

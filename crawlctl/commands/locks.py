@@ -42,6 +42,7 @@ def locks(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
 
 @locks.command(
     cls=Command,
+    short_help="show one lock",
     examples=["crawlctl locks show master", "crawlctl locks show tasks/spring/7 --json"],
 )
 @click.argument("name")
@@ -81,6 +82,7 @@ def _advice(owner_state: str) -> str:
 
 @locks.command(
     cls=Command,
+    short_help="break a lock that is held under this token",
     examples=["crawlctl locks release tasks/spring/7 --token 4711"],
 )
 @click.argument("name")

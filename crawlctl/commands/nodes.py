@@ -35,7 +35,11 @@ def nodes(ctx: click.Context, *, watch: bool, as_json: bool) -> None:
         raise UsageError(f"{option} belongs to the listing; give it after 'nodes' alone")
 
 
-@nodes.command(cls=Command, examples=["crawlctl nodes drain worker-3"])
+@nodes.command(
+    cls=Command,
+    short_help="let a node finish what it has and leave",
+    examples=["crawlctl nodes drain worker-3"],
+)
 @click.argument("node_id", metavar="ID")
 @click.pass_context
 def drain(ctx: click.Context, *, node_id: str) -> None:
