@@ -339,7 +339,7 @@ class _Reader:
             self._notes[name] = value
 
     def _end_entry(self) -> None:
-        if self._link and self._has_room() and "\0" not in self._link:
+        if self._link and self._has_room():
             self._add(Entry(self._link, _lastmod(self._notes), _priority(self._notes)))
         self._link, self._notes, self._held, self._open = None, {}, None, []
 
@@ -347,7 +347,7 @@ class _Reader:
         return len(self._found) <= self._most
 
     def _add(self, entry: Entry) -> None:
-        if len(entry.url) <= MAX_URL_BYTES:
+        if len(entry.url) <= MAX_URL_BYTES and "\0" not in entry.url:
             self._found.append(entry)
 
     def _keep(self, text: str, *, is_raw: bool = False) -> None:

@@ -72,6 +72,11 @@ def test_entities_are_undone_once_and_unknown_ones_spoil_their_url_only() -> Non
     assert [entry.url for entry in parse(body).pages] == ["/a?b=1&amp;c", "/n&m'", "/raw&amp;"]
 
 
+def test_nul_in_a_line_of_text_spoils_its_url_only() -> None:
+    found = parse(b"http://h.test/a\nhttp://h.test/\0b\nhttp://h.test/c\n")
+    assert ["http://h.test/a", "http://h.test/c"] == [entry.url for entry in found.pages]
+
+
 def test_priorities_and_dates_that_make_no_sense_are_left_out() -> None:
     def entry(priority: str, lastmod: str) -> str:
         return f"<url><loc>/</loc><priority>{priority}</priority><lastmod>{lastmod}</lastmod></url>"
