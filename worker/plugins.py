@@ -6,7 +6,8 @@ it cancels that or does not end when it is cancelled, the page's task goes on, a
 worker itself does to the page goes through. Faults are counted, and logged a few times an hour,
 with the traceback of the latest.
 
-A synchronous hook that does not return stops the event loop, and nothing here can help.
+A synchronous hook, or a part of one that awaits, stops the event loop until it returns, and nothing
+here can help; one that took long is named in the log once it is back.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import asyncio
 import inspect
 import time
 import traceback
+import types
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -43,6 +45,8 @@ PREPARE_S: Final = HOLD_MS / 2000
 """For the plugins of a job together: half of the time within which a claimed URL must be sent.
 
 One that is late goes back unasked, and would do so for ever."""
+BLOCKS_S: Final = 1.0
+"""How long the event loop may stand still in a hook before the log names it."""
 MAX_LINKS: Final = 100_000
 """Of one plugin from one page: an iterator may have no end."""
 MAX_EXTRA_BYTES: Final = 65_536
@@ -78,18 +82,31 @@ class PluginFaults:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         """By plugin and hook."""
-        self._silent_until: dict[tuple[str, str], float] = {}
+        self._silent_until: dict[tuple[str, str, str], float] = {}
 
     def note(self, plugin: str, hook: str, error: BaseException) -> None:
         """Count a fault, and log it unless one of that hook was logged a short while ago."""
-        which, now = (plugin, hook), time.monotonic()
-        self.counts[which] += 1
-        if self._silent_until.get(which, 0.0) <= now:
-            self._silent_until[which] = now + _LOG_EVERY_S
+        self.counts[plugin, hook] += 1
+        if self._may_log("failed", plugin, hook):
             log.error(
-                "plugin.failed", plugin=plugin, hook=hook, so_far=self.counts[which],
+                "plugin.failed", plugin=plugin, hook=hook, so_far=self.counts[plugin, hook],
                 silent_for_s=_LOG_EVERY_S, exception=_trace(error),
             )  # fmt: skip
+
+    def took(self, plugin: str, hook: str, seconds: float) -> None:
+        """Log a hook in which the event loop stood still for long, likewise."""
+        if seconds >= BLOCKS_S and self._may_log("blocked", plugin, hook):
+            log.warning(
+                "plugin.blocked_the_worker", plugin=plugin, hook=hook, seconds=round(seconds, 1),
+                silent_for_s=_LOG_EVERY_S, remedy="await what takes long, or use a thread",
+            )  # fmt: skip
+
+    def _may_log(self, what: str, plugin: str, hook: str) -> bool:
+        which, now = (what, plugin, hook), time.monotonic()
+        if self._silent_until.get(which, 0.0) > now:
+            return False
+        self._silent_until[which] = now + _LOG_EVERY_S
+        return True
 
 
 class _Named(NamedTuple):
@@ -161,31 +178,47 @@ class JobPlugins:
         Raises:
             PluginFailed: one failed on a page's link.
         """
+        kept = list(links)
+        for one in self._by_hook["refuse"]:
+            began = time.monotonic()
+            try:
+                kept = self._let_pass(one, kept, filtered, depth, referrer, is_sitemap=is_sitemap)
+            finally:
+                self._faults.took(one.name, "refuse", time.monotonic() - began)
+        return kept
+
+    def _let_pass(
+        self,
+        one: _Named,
+        links: Iterable[str],
+        filtered: Counter[str],
+        depth: int,
+        referrer: str,
+        *,
+        is_sitemap: bool,
+    ) -> list[str]:
         kept = []
         for url in links:
             try:
-                rule = self._refusal(Link(url=url, depth=depth, referrer=referrer))
-            except PluginFailed as failed:
+                rule = self._refusal(one, Link(url=url, depth=depth, referrer=referrer))
+            except PluginFailed:
                 if not is_sitemap:
                     raise
-                rule = f"{RULE}{failed.plugin}: {FAILED}"
+                rule = f"{RULE}{one.name}: {FAILED}"
             if rule is None:
                 kept.append(url)
             else:
                 filtered[rule] += 1
         return kept
 
-    def _refusal(self, link: Link) -> str | None:
-        for name, plugin in self._by_hook["refuse"]:
-            try:
-                said = plugin.refuse(link)
-                if said is not None:
-                    return self._rule(name, _name_of_rule(said))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                raise self._failed(name, "refuse", error) from error
-        return None
+    def _refusal(self, one: _Named, link: Link) -> str | None:
+        try:
+            said = one.plugin.refuse(link)
+            return None if said is None else self._rule(one.name, _name_of_rule(said))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._failed(one.name, "refuse", error) from error
 
     def _rule(self, name: str, said: str) -> str:
         rule = f"{RULE}{name}: {printable(said)[:_MAX_RULE_CHARS]}"
@@ -251,21 +284,24 @@ class JobPlugins:
         Raises:
             PluginFailed: it failed.
         """
-        ended = _tried(call)
+        took = partial(self._faults.took, name, hook)
+        ended = _tried(call, took)
         if ended.error is None and inspect.isawaitable(ended.value):
             within_s = HOOK_S if within_s is None else within_s
-            ended = await self._awaited(
-                ended.value, within_s=within_s, late=late or f"not done within {within_s:g} s"
-            )
+            late = late or f"not done within {within_s:g} s"
+            waiting = _watched(_tried_awaiting(ended.value), took)
+            running = asyncio.create_task(waiting, name=f"plugin {name}, {hook}")
+            ended = await self._awaited(running, within_s=within_s, late=late)
         if ended.error is None and check is not None:
-            ended = _tried(partial(check, ended.value))
+            ended = _tried(partial(check, ended.value), took)
         if ended.error is not None:
             raise self._failed(name, hook, ended.error) from ended.error
         return ended.value
 
-    async def _awaited(self, answer: Awaitable[Any], *, within_s: float, late: str) -> _Ended:
+    async def _awaited(
+        self, running: asyncio.Task[_Ended], *, within_s: float, late: str
+    ) -> _Ended:
         """Return how a hook ends; one that is late is cancelled, and not waited for any more."""
-        running = asyncio.create_task(_tried_awaiting(answer))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         try:
@@ -308,13 +344,16 @@ async def open_plugins(
     return opened
 
 
-def _tried(call: Callable[[], Any]) -> _Ended:
+def _tried(call: Callable[[], Any], took: Callable[[float], None]) -> _Ended:
+    began = time.monotonic()
     try:
         return _Ended(call())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever a plugin raises is its page's fault
         return _Ended(error=error)
+    finally:
+        took(time.monotonic() - began)
 
 
 async def _tried_awaiting(answer: Awaitable[Any]) -> _Ended:
@@ -324,6 +363,29 @@ async def _tried_awaiting(answer: Awaitable[Any]) -> _Ended:
         raise
     except BaseException as error:  # noqa: BLE001 - as above
         return _Ended(error=error)
+
+
+async def _watched(work: Coroutine[Any, Any, T], took: Callable[[float], None]) -> T:
+    """Return what comes of ``work``; ``took`` hears of the seconds between two of its waits."""
+    return await _steps(work, took)
+
+
+@types.coroutine
+def _steps(work: Coroutine[Any, Any, T], took: Callable[[float], None]) -> Generator[Any, Any, T]:
+    go: Callable[[], Any] = partial(work.send, None)
+    while True:
+        began = time.monotonic()
+        try:
+            waits_for = go()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            took(time.monotonic() - began)
+        try:
+            go = partial(work.send, (yield waits_for))
+        except BaseException as error:  # noqa: BLE001 - handed on, as "yield from" does
+            go = partial(work.throw, error)
 
 
 def _trace(error: BaseException) -> str:

@@ -35,6 +35,20 @@ def stop_on_signals() -> asyncio.Event:
     return stop
 
 
+async def end_others(*, within_s: float) -> list[str]:
+    """Cancel every other task of the loop; return the names of those that would not end in time.
+
+    The loop waits for them without a limit when it is closed.
+    """
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if not others:
+        return []
+    for task in others:
+        task.cancel()
+    _, left = await asyncio.wait(others, timeout=within_s)
+    return sorted(task.get_name() for task in left)
+
+
 def exit_with_parent() -> None:
     """End this process at once when its standard input ends.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from crawlctl.plugin_options import code_option, loaded
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST_LENGTH = 40
+_END_S = 5.0
+"""For tasks that are left at the end of a node."""
 """Of the host's name in a default id; the longest id allowed has 64."""
 
 
@@ -219,7 +222,32 @@ def _run_node(work: Coroutine[Any, Any, T], *, exit_with_parent: bool) -> T:
         from common.runtime import process
 
         process.exit_with_parent()
-    return uvloop.run(work)
+    return uvloop.run(_alone(work))
+
+
+async def _alone(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work; leave the process then, even if a task (a plugin's, say) refuses to end.
+
+    Nothing is lost by that: all that matters was committed, or is left to leases.
+    """
+    import structlog
+
+    from common.runtime.process import end_others
+
+    failure: Exception | None = None
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - raised below
+        failure = error
+    if left := await end_others(within_s=_END_S):
+        log = structlog.get_logger()
+        log.error("node.left_behind", tasks=left, reason=str(failure) if failure else None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0 if failure is None else 1)
+    if failure is not None:
+        raise failure
+    return result
 
 
 def _made(warc_dir: str) -> Path:

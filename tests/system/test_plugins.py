@@ -148,3 +148,51 @@ def test_a_job_waits_for_a_worker_that_has_its_plugin(
             able.process.send_signal(signal.SIGTERM)
             assert 0 == able.end().code
         assert_as_told(exported(crawlctl("export", "j", *options)), site)
+
+
+WAITS = """
+import asyncio
+import time
+
+from crawlctl.plugins import Plugin, Request
+
+
+class Waits(Plugin):
+    async def prepare(self, request: Request) -> None:
+        if request.url.endswith("/blocks"):
+            time.sleep(1.2)
+        if request.url.endswith("/stays"):
+            while True:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    continue
+"""
+
+
+@pytest.mark.commands("start-worker", "why")
+def test_a_hook_that_never_ends_keeps_no_worker_and_one_that_blocks_is_named(
+    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, tmp_path: Path
+) -> None:
+    options = ["--etcd", etcd_server.endpoint, "--redis", redis_server.url]
+    options += ["--cluster", cluster_name]
+    (tmp_path / "waits.py").write_text(WAITS)
+    plugin = ("--plugin", f"waits={tmp_path / 'waits.py'}:Waits")
+    pages = {"/": Page(links=["/stays", "/blocks"]), "/blocks": Page(), "/stays": Page()}
+    with (
+        Site(pages) as site,
+        running("start-master", *options),
+        running("start-worker", *plugin, *options) as worker,
+    ):
+        asked = ("--plugin", "waits", "--id", "j", "--shards", "1", "--wait")
+        submitted = crawlctl("submit", site.url(), *OPTIONS, *asked, *options)
+        assert 0 == submitted.code, submitted.err
+        stays = crawlctl("why", "j", site.url("/stays"), "--json", *options).json
+        assert "plugin waits, prepare: TimeoutError" in stays["reason"]
+        worker.process.send_signal(signal.SIGTERM)
+        ended = worker.end()
+    assert 0 == ended.code, ended.err
+    blocked = [line for line in ended.err.splitlines() if "plugin.blocked_the_worker" in line]
+    assert {"hook=prepare", "plugin=waits"} == set(re.findall(r"(?:hook|plugin)=\w+", blocked[0]))
+    assert "node.left_behind" in ended.err
+    assert "plugin waits, prepare" in ended.err.partition("node.left_behind")[2]

@@ -326,6 +326,57 @@ async def test_a_fault_is_logged_at_first_and_then_once_in_a_while() -> None:
     assert {("p", "enrich"): 1000, ("p", "parse"): 1} == faults.counts
 
 
+@pytest.mark.parametrize("hook", ["refuse", "prepare", "parse", "enrich"])
+@pytest.mark.parametrize("awaits", [False, True])
+async def test_a_hook_in_which_the_loop_stands_still_is_named(hook: str, awaits: bool) -> None:
+    async def sleep(_: object) -> None:
+        await asyncio.sleep(0)
+        time.sleep(worker.plugins.BLOCKS_S)  # noqa: ASYNC251 - what must not be done
+
+    act = sleep if awaits and hook != "refuse" else lambda _: time.sleep(worker.plugins.BLOCKS_S)
+    job = await opened(p=plugin(hook, act))
+    with structlog.testing.capture_logs() as logged:
+        await ask(job, hook)
+        await ask(job, hook)
+    (told,) = logged  # not again within minutes
+    assert ("plugin.blocked_the_worker", "p", hook) == (told["event"], told["plugin"], told["hook"])
+    assert told["seconds"] >= 1.0
+
+
+async def test_time_that_a_hook_awaits_is_not_held_against_it() -> None:
+    class Taken(PluginFaults):
+        seconds = 0.0
+
+        def took(self, plugin: str, hook: str, seconds: float) -> None:
+            self.seconds += seconds
+
+    async def sleep(_: object) -> None:
+        await asyncio.sleep(0.3)
+
+    taken = Taken()
+    job = await opened(taken, p=plugin("enrich", sleep))
+    began, taken.seconds = time.monotonic(), 0.0
+    await ask(job, "enrich")
+    assert time.monotonic() - began - taken.seconds >= 0.29
+
+
+async def test_a_cancelled_hook_that_awaits_is_told() -> None:
+    told = asyncio.Event()
+
+    async def wait(_: object) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            told.set()
+            raise
+
+    job = await opened(p=plugin("enrich", wait))
+    asking = asyncio.create_task(ask(job, "enrich"))
+    await asyncio.sleep(0.01)
+    asking.cancel()
+    await told.wait()
+
+
 async def test_plugins_that_were_opened_are_closed_where_another_cannot_be() -> None:
     Example.events.clear()
     available = plugins(good=Example, bad=Stubborn)
