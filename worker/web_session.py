@@ -6,17 +6,18 @@ Only ``worker.fetch`` uses it. Whatever is changed about the HTTP library's own 
   socket for an address is made, so neither redirects nor changing DNS answers get around it.
 * Names are looked up by ``worker.dns``; with ``--per-ip`` each request goes to the address chosen
   for it, over a kept connection only if that was opened to this address.
+* Connections are ours (``worker.wire``): what comes over one is bounded, and belongs to a request.
 * A dropped connection is reported, not tried again at once as the library would: every request
   to a host has to be paced.
 """
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -30,6 +31,7 @@ from worker.addresses import is_public
 from worker.content_coding import ACCEPT_ENCODING
 from worker.dns import CHOSEN, MAX_NAMES, TTL_S
 from worker.fetch_errors import DroppedError, NoAnswerError, PrivateAddressFault
+from worker.wire import Wire
 
 if TYPE_CHECKING:
     from aiohappyeyeballs import AddrInfoType
@@ -43,14 +45,13 @@ _KEEP_ALIVE_S: Final = 4.0
 """Below the 5 s after which common servers drop idle connections: few requests meet their end."""
 _MAX_COOKIE_CHARS: Final = 8192
 _ACCEPT: Final = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
-_NOTES: Final = "crawlctl_notes"
 
 
 class Answer(aiohttp.ClientResponse):
     """A response that remembers its connection; the library forgets it once the body is read."""
 
     ip: str | None = None
-    wire: ResponseHandler | None = None
+    wire: Wire | None = None
     sent_at: float = 0.0
     """When the request was handed to its connection (monotonic)."""
 
@@ -63,18 +64,14 @@ class Answer(aiohttp.ClientResponse):
         """
         self.sent_at = time.monotonic()
         wire = connection.protocol
-        assert wire is not None
-        self.wire = wire
-        known: _Wire | None = getattr(wire, _NOTES, None)
-        notes = known or _Wire(wire)
-        self.ip = notes.ip
+        assert isinstance(wire, Wire)
+        self.wire, self.ip = wire, wire.ip
         try:
             await super().start(connection)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            raise DroppedError(error, reused=known is not None) from error
+            raise DroppedError(error, reused=wire.exchanges > 1) from error
         except TimeoutError as error:
             raise NoAnswerError from error
-        notes.content = self.content
         return self
 
     def has_failed(self) -> bool:
@@ -82,31 +79,14 @@ class Answer(aiohttp.ClientResponse):
         return self.wire is not None and isinstance(self.wire.exception(), aiohttp.ClientOSError)
 
 
-class _Wire:
-    """What is to be known of one connection, for as long as the library keeps it."""
-
-    __slots__ = ("content", "ip")
-
-    def __init__(self, wire: ResponseHandler) -> None:
-        peer = None if wire.transport is None else wire.transport.get_extra_info("peername")
-        self.ip: str | None = str(peer[0]) if peer else None
-        self.content: aiohttp.StreamReader | None = None
-        setattr(wire, _NOTES, self)
-        if (closed := wire.closed) is not None:
-            closed.add_done_callback(lambda done: self._tell_reader(done, wire))
-
-    def _tell_reader(self, closed: asyncio.Future[None], wire: ResponseHandler) -> None:
-        """End a body the library does not end: one with malformed framing later than its header."""
-        if not closed.cancelled():
-            closed.exception()  # taken note of: nobody else asks
-        content = self.content
-        if content is not None and not content.is_eof() and content.exception() is None:
-            fault = wire.exception()
-            content.set_exception(aiohttp.ClientPayloadError(getattr(fault, "message", str(fault))))
-
-
 class _CookieJar(aiohttp.CookieJar):
     """Keeps no cookie larger than browsers do; the library bounds how many there are."""
+
+    @classmethod
+    def _parse_date(cls, date_str: str) -> int | None:
+        """Return Unix time; not 0, which servers send to delete and the library takes for none."""
+        found = super()._parse_date(date_str)
+        return 1 if found == 0 else found
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: URL) -> None:
         kept = [field for field in headers if len(field) <= _MAX_COOKIE_CHARS]
@@ -139,8 +119,11 @@ def open_session(
     proxy = None if address is None or is_socks else URL(address)
     accept = ", ".join(pattern.strip() for pattern in spec.accept)
     connect_s = min(spec.connect_timeout, spec.timeout)
+    connector = _connector(spec, address, connections=connections, resolver=resolver)
+    # There is no other way to have connections of one's own class.
+    connector._factory = cast("partial[ResponseHandler]", partial(Wire, connector._loop))  # noqa: SLF001
     return aiohttp.ClientSession(
-        connector=_connector(spec, address, connections=connections, resolver=resolver),
+        connector=connector,
         cookie_jar=_CookieJar(unsafe=True, quote_cookie=False),
         headers={
             "User-Agent": spec.user_agent,
@@ -172,10 +155,10 @@ def _connector(
         "keepalive_timeout": _KEEP_ALIVE_S,
     }
     if proxy is not None and proxy.startswith("socks"):
-        from aiohttp_socks import ProxyConnector  # noqa: PLC0415 - few jobs need it
+        from worker.socks import SocksConnector  # noqa: PLC0415 - few jobs need it
 
         plain = proxy.replace("socks5h://", "socks5://")
-        connector: aiohttp.TCPConnector = ProxyConnector.from_url(plain, rdns=True, **pool)
+        connector: aiohttp.TCPConnector = SocksConnector.from_url(plain, rdns=True, **pool)
         return connector
     return aiohttp.TCPConnector(
         **pool,

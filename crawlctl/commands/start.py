@@ -230,24 +230,22 @@ async def _alone(work: Coroutine[Any, Any, T]) -> T:
 
     Nothing is lost by that: all that matters was committed, or is left to leases.
     """
+    import asyncio
+
     import structlog
 
     from common.runtime.process import end_others
 
-    failure: Exception | None = None
-    try:
-        result = await work
-    except Exception as error:  # noqa: BLE001 - raised below
-        failure = error
+    working = asyncio.ensure_future(work)
+    await asyncio.wait([working])
     if left := await end_others(within_s=_END_S):
+        failure = None if working.cancelled() else working.exception()
         log = structlog.get_logger()
         log.error("node.left_behind", tasks=left, reason=str(failure) if failure else None)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0 if failure is None else 1)
-    if failure is not None:
-        raise failure
-    return result
+    return working.result()
 
 
 def _made(warc_dir: str) -> Path:

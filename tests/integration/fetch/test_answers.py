@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -205,6 +206,59 @@ async def test_cookie_set_by_a_redirect_is_sent_to_its_target(fetch: Fetching) -
 
     assert first.location == server.url("/t")
     assert (second.status, second.body) == (200, b"in")
+
+
+PAST, FUTURE = b"Thu, 01 Jan 1970 00:00:00 GMT", b"Fri, 31 Dec 9999 23:59:59 GMT"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_kept"),
+    [
+        (b"", True),
+        (b"; Max-Age=3600", True),
+        (b"; Max-Age=0", False),
+        (b"; Max-Age=-1", False),
+        (b"; Max-Age=" + b"9" * 40, True),
+        (b"; Max-Age=soon", True),  # not understood: as if it were not there
+        (b"; Max-Age", True),
+        (b"; Expires=" + FUTURE, True),
+        (b"; Expires=" + PAST, False),
+        (b"; Expires=" + FUTURE.replace(b" ", b"-", 3).replace(b"Fri,-", b"Friday, "), True),
+        (b"; Expires=" + PAST[:-4] + b" +0100", False),
+        (b"; Expires=Fri, 99 Foo 2099 99:99:99 GMT", True),
+        (b"; Expires=0", True),
+        (b"; Expires=", True),
+        (b"; Max-Age=0; Expires=" + FUTURE, False),  # Max-Age counts (RFC 6265, 5.3)
+        (b"; Max-Age=3600; Expires=" + PAST, True),
+    ],
+)
+async def test_cookies_are_kept_for_as_long_as_they_are_meant(
+    fetch: Fetching, attributes: bytes, is_kept: bool
+) -> None:
+    scripts: dict[str, Script] = {
+        "/": Reply(page(headers=(b"Set-Cookie: k=old",))),
+        "/again": Reply(page(headers=(b"Set-Cookie: k=new; Path=/" + attributes,))),
+        "/then": Reply(page()),
+    }
+    async with RawServer(scripts) as server:
+        for path in scripts:
+            assert (await fetch(server.url(path))).error is None
+        sent = server.requests[-1].header("Cookie")
+
+    assert sent == ("k=new" if is_kept else None)
+
+
+async def test_a_cookie_ends_with_its_time(fetch: Fetching) -> None:
+    scripts: dict[str, Script] = {
+        "/": Reply(page(headers=(b"Set-Cookie: brief=1; Max-Age=1", b"Set-Cookie: k=2"))),
+        "/then": Reply(page()),
+    }
+    async with RawServer(scripts) as server:
+        await fetch(server.url("/"))
+        await asyncio.sleep(1.5)
+        await fetch(server.url("/then"))
+
+    assert server.requests[-1].header("Cookie") == "k=2"
 
 
 async def test_cookies_stay_with_their_host(fetch: Fetching) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import tracemalloc
 import zlib
@@ -190,6 +191,37 @@ async def test_endless_body_is_stopped(fetch: Fetching, spec: dict[str, object],
 
         server.scripts["/next"] = Reply(page(PAGE))
         assert (await fetch(server.url("/next"), spec=spec)).body == PAGE
+
+
+@pytest.mark.parametrize("piece", [b"x", b"1\r\nx\r\n"])
+async def test_a_body_that_trickles_is_given_up(
+    fetch: Fetching, monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
+    """Slow Loris: each byte in time, and no end of it."""
+    monkeypatch.setattr("worker.fetch_body.RATE_WINDOW_S", 0.3)
+    is_chunked = len(piece) > 1
+    head = b"HTTP/1.1 200 OK\r\n" + b"Transfer-Encoding: chunked\r\n" * is_chunked + b"\r\n"
+
+    async def trickle(exchange: Exchange) -> None:
+        await exchange.send(head)
+        while await exchange.send(piece):
+            await exchange.pause(0.02)
+
+    async def swift(exchange: Exchange) -> Reply:
+        await exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+        for _ in range(10):
+            await exchange.send(b"x" * 10_000)
+            await exchange.pause(0.1)
+        return Reply(b"", end="close")
+
+    spec = {"timeout": 600.0, "min_rate": 1000}
+    async with RawServer({"/": trickle, "/swift": swift}) as server:
+        slow, steady = await asyncio.gather(
+            fetch(server.url("/"), spec=spec), fetch(server.url("/swift"), spec=spec)
+        )
+
+    assert (slow.status, code_of(slow)) == (200, "too_slow")
+    assert (len(steady.body), steady.error) == (100_000, None)
 
 
 @pytest.mark.parametrize("length", [b"10", b"9999999"])

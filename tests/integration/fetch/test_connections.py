@@ -54,6 +54,38 @@ async def test_host_name_that_does_not_exist_is_named(fetch: Fetching, host: str
     assert code_of(fetched) in allowed
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "lasts_s"),
+    [(socket.EAI_NONAME, "dns_not_found", 60.0), (socket.EAI_AGAIN, "dns_failed", 1.0)],
+)
+async def test_a_name_without_address_is_remembered_for_its_time(
+    fetch: Fetching, monkeypatch: pytest.MonkeyPatch, number: int, code: str, lasts_s: float
+) -> None:
+    asked: list[bytes] = []
+    shift_s = 0.0
+
+    def look_up(host: bytes, *_: object, **__: object) -> object:
+        asked.append(host)
+        raise socket.gaierror(number, "as the test wants")
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + shift_s
+
+    monkeypatch.setattr("worker.dns.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("worker.dns.time", Clock)
+    for _ in range(3):
+        began = time.monotonic()
+        assert code_of(await fetch("http://gone.test/")) == code
+        if time.monotonic() - began < lasts_s / 2:  # else the machine was away for so long
+            assert code_of(await fetch("http://gone.test/other")) == code
+        shift_s += lasts_s + 1
+    await fetch("http://another.test/")
+
+    assert [b"gone.test"] * 3 + [b"another.test"] == asked
+
+
 async def test_connection_that_hangs_ends_at_its_own_limit(fetch: Fetching) -> None:
     with full_backlog() as port:
         limits = {"connect_timeout": 0.2, "timeout": 30.0}
