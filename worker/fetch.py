@@ -29,7 +29,7 @@ from yarl import URL
 
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo, WarcRef
-from common.web.retry import ErrorCode
+from common.web.retry import ErrorCode, parse_retry_after
 from common.web.url import header_reference
 from worker.addresses import literal_private
 from worker.dns import CHOSEN, Addresses, ChosenResolver, Resolver, Route
@@ -107,6 +107,13 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     def elapsed_ms(self) -> int:
         """From the start of the last request to its end."""
         return round((self.ended_at - self.started_at) * 1000)
+
+    @property
+    def retry_after_s(self) -> float:
+        """For how long the host asks to be left alone (RFC 9110, 10.2.3); 0 = not at all."""
+        if self.headers is None or self.status not in (429, 503):
+            return 0.0
+        return parse_retry_after(self.headers.get("Retry-After"), now_s=time.time()) or 0.0
 
 
 _REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)

@@ -28,7 +28,7 @@ from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.plugins.api import Request
 from common.runtime.clock import utc_now
 from common.web import sitemap, url
-from common.web.retry import ErrorCode, GiveUp, RetryAfter, parse_retry_after
+from common.web.retry import ErrorCode, GiveUp, RetryAfter
 from worker.fetch import Fetched
 from worker.job import JobContext
 from worker.patience import Standing
@@ -143,7 +143,7 @@ class PageWorker:
             assert known.error is not None
             if asked is None:  # nothing was asked for this page: it keeps its attempt
                 return self._release(page, None, wait_s=known.until - time.monotonic())
-            return self._failed(page, known.error, None, ended_at=asked)
+            return self._failed(page, known.error, None, ended_at=asked, rest_s=known.rest_s)
         verdict = known.rules.verdict(item.url)
         if not verdict.allowed:
             return self._end(page, Outcome.DENIED, rule=verdict.rule, ended_at=asked)
@@ -189,7 +189,7 @@ class PageWorker:
                 cut=bool(item.sitemap),
                 route=visit.route,
             )
-            visit.ended(pause_s=_retry_after_s(fetched))
+            visit.ended(pause_s=fetched.retry_after_s)
         self._context.patience.heard(
             item.host,
             status=fetched.status,
@@ -318,10 +318,25 @@ class PageWorker:
         )
 
     def _failed(
-        self, page: _Page, error: ErrorInfo, fetched: Fetched | None, *, ended_at: float | None
+        self,
+        page: _Page,
+        error: ErrorInfo,
+        fetched: Fetched | None,
+        *,
+        ended_at: float | None,
+        rest_s: float = 0.0,
     ) -> Settlement:
+        """Try again later, or give up.
+
+        Args:
+            page: what failed.
+            error: why.
+            fetched: its answer, if it was asked for.
+            ended_at: when the last request for it ended.
+            rest_s: for how long the host asked to be left alone, by another answer than its own.
+        """
         item = page.item
-        asked_s = _retry_after_s(fetched)
+        asked_s = rest_s if fetched is None else fetched.retry_after_s
         match self._context.retry.decide(
             attempt=item.attempt,
             error_code=error.code,
@@ -465,14 +480,6 @@ class PageWorker:
         if self._context.spec.per_host > 1:
             return 0
         return int(self._context.robots.delay_s(host) * 1000)
-
-
-def _retry_after_s(fetched: Fetched | None) -> float:
-    """Return for how long the host asked to be left alone (RFC 9110, 10.2.3); 0 = not at all."""
-    if fetched is None or fetched.headers is None or fetched.status not in (429, 503):
-        return 0.0
-    asked = parse_retry_after(fetched.headers.get("Retry-After"), now_s=time.time())
-    return asked or 0.0
 
 
 def _error(code: ErrorCode, message: str) -> ErrorInfo:

@@ -51,6 +51,8 @@ class Robots(NamedTuple):
     """Monotonic time at which the last request for it ended, when this call made one."""
     until: float = math.inf
     """Monotonic time at which it is asked for again."""
+    rest_s: float = 0.0
+    """For how long the host asked to be left alone, when this call asked for it."""
 
 
 class Later(NamedTuple):
@@ -64,6 +66,7 @@ class _Entry(NamedTuple):
     rules: RobotsRules | None
     error: ErrorInfo | None
     expires: float
+    rest_s: float = 0.0
 
 
 class RobotsCache:
@@ -143,7 +146,8 @@ class RobotsCache:
                 self._entries.pop(next(iter(self._entries)))
             self._entries[host] = entry
             delay_s = self._delay_of(host, entry.rules)
-            return Robots(entry.rules, entry.error, delay_s, time.monotonic())
+            now = time.monotonic()
+            return Robots(entry.rules, entry.error, delay_s, now, rest_s=entry.rest_s)
         finally:
             del self._asking[host]
             done.set()
@@ -168,6 +172,7 @@ class RobotsCache:
                     cut=True,
                     route=visit.route,
                 )
+                visit.ended(pause_s=fetched.retry_after_s)
             self._heard(at, fetched)
             if fetched.abandoned:
                 return Later(max(REST_S, visit.wait_s))
@@ -207,7 +212,8 @@ class RobotsCache:
                 log.info("robots.unavailable", host=host, status=fetched.status)
                 message = f"robots.txt answered {fetched.status}; nothing is fetched until it does"
                 error = ErrorInfo(code=ErrorCode.ROBOTS_UNAVAILABLE, message=message)
-                return _Entry(None, error, time.monotonic() + ASK_AGAIN_S)
+                rest_s = fetched.retry_after_s
+                return _Entry(None, error, time.monotonic() + max(ASK_AGAIN_S, rest_s), rest_s)
 
     def _turn(
         self, visit: Visit, host: HostKey, is_allowed: Callable[[], bool]
