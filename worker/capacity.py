@@ -4,12 +4,16 @@ A place that becomes free goes to the waiting job that holds the fewest places f
 that jobs which all have work come to hold places in the ratio of their weights. A job that has
 nothing to claim leaves its part to the others; nothing is taken away from a page under way, so a
 new job gets its part as pages end.
+
+A page that may end the process is worked on *alone*: its place is the only one in use meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 
 _STEEPEST: Final = 10
@@ -34,6 +38,9 @@ class Capacity:
         self._free = places
         self._waiting: dict[Share, None] = {}
         """The shares with waiters; of equals the one that has waited longest comes first."""
+        self._loners: deque[asyncio.Future[None]] = deque()
+        """Pages that wait, each with a place, until nobody else works."""
+        self._is_alone = False
 
     @property
     def in_use(self) -> int:
@@ -62,7 +69,31 @@ class Capacity:
         self._free += places
         self._serve()
 
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait, with a place of one's own, until no other is in use, and keep it so.
+
+        No place is given to anybody meanwhile; those that wait here take their turns.
+        """
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loners.append(turn)
+        self._serve()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                self._is_alone = False
+            else:
+                self._loners.remove(turn)
+            self._serve()
+
     def _serve(self) -> None:
+        if self._loners and not self._is_alone and self.in_use <= len(self._loners):
+            self._is_alone = True
+            self._loners.popleft().set_result(None)
+        if self._is_alone or self._loners:
+            return
         while self._free and self._waiting:
             share = min(self._waiting, key=lambda one: one.in_use / one.weight)
             del self._waiting[share]
@@ -97,6 +128,10 @@ class Share:
             if granted.done() and not granted.cancelled():
                 self.give_back(granted.result())
             raise
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Return a context in which the page that has a place is the only one in the process."""
+        return self._capacity.alone()
 
     def serve(self) -> None:
         """Give the one who has waited longest what can be had; called when a place is free."""

@@ -20,7 +20,16 @@ import msgspec
 from common.frontier import items
 from common.frontier.items import Item
 from common.frontier.ledger import Entry, Spent
-from common.frontier.owner import HOLD_MS, Finished, Release, Retry, SitemapRead, item_of
+from common.frontier.owner import (
+    HOLD_MS,
+    MAX_OWNERS,
+    SUSPECT_OWNERS,
+    Finished,
+    Release,
+    Retry,
+    SitemapRead,
+    item_of,
+)
 from common.frontier.replies import Claim, Refusal
 from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Token
@@ -38,10 +47,9 @@ from worker.revisits import condition_of
 from worker.robots import Later
 from worker.settlement import Settlement
 from worker.sitemaps import SitemapRecord
+from worker.suspects import GIVEN_UP, Suspects
 from worker.visit import Visit
 
-MAX_OWNERS: Final = 5
-"""A URL that this many owners lost in flight becomes a dead letter: it may be what kills them."""
 FULL_S: Final = 0.5
 """How long a URL waits while others in flight may use up the budget of its host."""
 
@@ -62,17 +70,26 @@ class _Page(NamedTuple):
 class PageWorker:
     """Works on the claims of one task."""
 
-    def __init__(self, context: JobContext, *, token: Token, may_send: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        context: JobContext,
+        *,
+        token: Token,
+        may_send: Callable[[], bool],
+        count_owners: Callable[[int, Item], Awaitable[bool]],
+    ) -> None:
         """Prepare.
 
         Args:
             context: the job.
             token: under which the task is owned.
             may_send: asked just before each request: the session is live and the task still ours.
+            count_owners: ``TaskFrontier.count_owners``.
         """
         self._context = context
         self._token = token
         self._may_send = may_send
+        self._suspects = Suspects(context.places, may_send=may_send, count_owners=count_owners)
 
     async def work(self, claim: Claim, *, claimed_at: float) -> Settlement:
         """Return what is to become of a claim.
@@ -88,8 +105,7 @@ class PageWorker:
         if page.claim.rule:
             return self._end(page, Outcome.DROPPED, rule=page.claim.rule)
         if page.item.owners >= MAX_OWNERS:
-            message = f"{page.item.owners} workers ended while they worked on it"
-            return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, message))
+            return self._end(page, Outcome.DEAD, error=_error(ErrorCode.OWNERS_LOST, GIVEN_UP))
         standing, rest_s = self._context.patience.standing(page.item.host)
         if standing is Standing.PARKED:
             return self._release(page, None, wait_s=rest_s)
@@ -98,9 +114,18 @@ class PageWorker:
             return self._end(page, Outcome.DEAD, error=_error(ErrorCode.HOST_DOWN, message))
         if (refused := await self._over_budget(page)) is not None:
             return refused
-        settlement = await self._request(page)
+        is_suspect = page.item.owners >= SUSPECT_OWNERS
+        settlement = await (self._alone(page) if is_suspect else self._request(page))
         found = await self._context.sitemaps.of_host(page.item.host)
         return replace(settlement, offers=[*settlement.offers, *found]) if found else settlement
+
+    async def _alone(self, page: _Page) -> Settlement:
+        def request(send_before: float) -> Awaitable[Settlement]:
+            return self._request(page._replace(send_before=send_before))
+
+        settlement = await self._suspects.tried(page.claim.number, page.item, request)
+        # Not a release: that would leave the item as it may have been written for the try.
+        return settlement or self._retry(page, 0.0, None, 0, attempt=page.item.attempt)
 
     async def _over_budget(self, page: _Page) -> Settlement | None:
         """Enter the page against the budget of its host; None = it may be fetched."""

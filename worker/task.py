@@ -83,7 +83,12 @@ class TaskRunner:
         self._frontier = TaskFrontier(
             client, cluster=cluster, task=task, spec=context.spec, token=token
         )
-        self._pages = PageWorker(context, token=token, may_send=self._may_send)
+        self._pages = PageWorker(
+            context,
+            token=token,
+            may_send=self._may_send,
+            count_owners=self._frontier.count_owners,
+        )
         self._recaller: Recaller | None = None
         if context.revisits is not None:
             spec = context.spec

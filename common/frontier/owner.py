@@ -28,6 +28,11 @@ from common.model.records import Outcome
 
 HOLD_MS = 5_000
 """A claim may be sent for this long; later it must be released (design rule P9)."""
+MAX_OWNERS = 5
+"""A URL that this many owners lost in flight is given up: it may be what ends them."""
+SUSPECT_OWNERS = MAX_OWNERS - 1
+"""One that so many lost is tried once more, alone. Up to here all that was in flight is counted,
+since to know what was on the wire would cost a round trip a page; it harms no innocent one."""
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -192,11 +197,7 @@ class TaskFrontier:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = []
         for number, owner, host, raw in lost:
-            item = raw
-            # Processes that were ended on purpose (dead_below) say nothing against the URL.
-            if dead_below <= owner != self.token:
-                known = items.decode(host, raw)
-                item = items.encode(known._replace(owners=known.owners + 1))
+            item = raw if owner == self.token else _blamed(host, raw, is_due=owner >= dead_below)
             args += (number, queues.index(host), item)
         head = [self._spec.per_host, self._lasts_ms]
         call = self._call(
@@ -296,6 +297,22 @@ class TaskFrontier:
             gone += map(int, reply[1])
         return Settled(gone)
 
+    async def count_owners(self, claim: int, item: Item) -> bool:
+        """Write a claim's item anew, for one that is to be tried alone; the claim begins anew.
+
+        Args:
+            claim: in flight here.
+            item: what it is about, with the owners it would have outlived were this one to end now.
+
+        Returns:
+            Whether it was written: the claim and its slot are still held under this token.
+        """
+        keys, lasts_ms = self._keys, HOLD_MS + self._lasts_ms
+        names = [keys.meta, keys.slots, keys.slot, keys.in_flight]
+        args: list[str | bytes | int] = [*self._owner(), claim, items.encode(item), lasts_ms]
+        (reply,) = await self._client.call([self._call("suspect", names, args)])
+        return refusal_of(reply, "suspect") is None and reply[1] == 1
+
     async def free(self, ended: Sequence[tuple[int, int]]) -> None:
         """Give back the slots of claims whose responses have ended, owner or not.
 
@@ -363,6 +380,20 @@ class TaskFrontier:
             args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
             args.append(one.wait_ms)
         return self._call("release", [*self._names(), *queues.names], args)
+
+
+def _blamed(host: HostKey, raw: bytes, *, is_due: bool) -> bytes:
+    """Return the item of a URL that an owner lost in flight.
+
+    Above ``SUSPECT_OWNERS`` only requests that were sent alone count, which is written before they
+    are. Processes that were ended on purpose (not ``is_due``) say nothing against a URL.
+    """
+    known = items.decode(host, raw)
+    if is_due:
+        owners = max(known.owners, min(known.owners + 1, SUSPECT_OWNERS))
+    else:
+        owners = min(known.owners, SUSPECT_OWNERS)
+    return raw if owners == known.owners else items.encode(known._replace(owners=owners))
 
 
 def _parse_entry(claim: int, entry: bytes) -> _Lost:

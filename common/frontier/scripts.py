@@ -16,7 +16,7 @@ from typing import NamedTuple
 NAMES = (
     "adopt", "apply", "claim", "commit", "create", "dead_retry", "enrol", "free", "grant",
     "host_set", "ledger", "offer", "permit", "promote", "recall", "release", "requeue", "retry",
-    "seal", "sitemap", "stats", "trim", "unstage",
+    "seal", "sitemap", "stats", "suspect", "trim", "unstage",
 )  # fmt: skip
 
 LAYOUT_VERSION = "2"

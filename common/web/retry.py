@@ -103,7 +103,8 @@ ERROR_CODES: Final = MappingProxyType(
             "The host answered 304 (not modified) to a request that did not ask for that."
         ),
         ErrorCode.OWNERS_LOST: _lasting(
-            "Several workers died while they fetched this URL.", outcome=Outcome.DEAD
+            "Several workers ended while they fetched this URL, the last one alone with it.",
+            outcome=Outcome.DEAD,
         ),
         ErrorCode.PLUGIN_FAILED: _lasting(
             "A plugin of the job failed on this page; 'crawlctl dead --retry' tries it again.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -242,8 +241,6 @@ async def _alone(work: Coroutine[Any, Any, T]) -> T:
         failure = None if working.cancelled() else working.exception()
         log = structlog.get_logger()
         log.error("node.left_behind", tasks=left, reason=str(failure) if failure else None)
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(0 if failure is None else 1)
     return working.result()
 

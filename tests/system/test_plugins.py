@@ -196,3 +196,54 @@ def test_a_hook_that_never_ends_keeps_no_worker_and_one_that_blocks_is_named(
     assert {"hook=prepare", "plugin=waits"} == set(re.findall(r"(?:hook|plugin)=\w+", blocked[0]))
     assert "node.left_behind" in ended.err
     assert "plugin waits, prepare" in ended.err.partition("node.left_behind")[2]
+
+
+ENDS = """
+import os
+
+from crawlctl.plugins import Plugin, Response
+
+
+class Ends(Plugin):
+    def enrich(self, response: Response) -> None:
+        if response.url.endswith("/poison"):
+            os._exit(9)
+"""
+
+
+@pytest.mark.commands("start-worker", "dead")
+def test_a_page_that_ends_its_workers_dies_alone(
+    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, tmp_path: Path
+) -> None:
+    """All others were in flight beside it whenever a worker ended, and are fetched all the same."""
+    options = ["--etcd", etcd_server.endpoint, "--redis", redis_server.url]
+    options += ["--cluster", cluster_name]
+    (tmp_path / "ends.py").write_text(ENDS)
+    asked = ("--plugin", "ends", "--id", "j", "--shards", "2", "--per-host", "99", "--wait")
+    asked += ("--timeout", "5")  # what a dead worker asked for is waited for as long
+    innocent = [f"/p{number}" for number in range(20)]
+    pages = dict.fromkeys(innocent, Page(delay_s=1.0)) | {
+        "/": Page(links=["/poison", *innocent]), "/poison": Page(delay_s=0.3),
+    }  # fmt: skip
+    given = ("--plugin", f"ends={tmp_path / 'ends.py'}:Ends", "--lease-ttl", "2")
+    with (
+        Site(pages) as site,
+        running("start-master", *options, "--lease-ttl", "2"),
+        running("start-worker", *given, "--processes", "2", *options) as workers,
+    ):
+        submitted = crawlctl("submit", site.url(), *OPTIONS, *asked, *options)
+        assert 0 == submitted.code, submitted.err
+        why = crawlctl("why", "j", site.url("/poison"), "--json", *options).json
+        (letter,) = crawlctl("dead", "j", "--json", *options).json
+        found = exported(crawlctl("export", "j", *options))
+        workers.process.send_signal(signal.SIGTERM)
+        assert 0 == workers.end().code
+    outcomes = {record["url"]: record["outcome"] for record in found}
+    assert {site.url(path): "fetched" for path in pages} | {site.url("/poison"): "dead"} == outcomes
+    assert ("owners_lost", site.url("/poison")) == (letter["code"], letter["url"])
+    assert "dead after try 1: owners_lost: 5 workers ended with it in flight" in why["reason"]
+    log = site.requests
+    (*_, last) = [entry for entry in log if entry.path == "/poison"]
+    beside = [one for one in log if one.start < last.end and last.start < one.end]
+    assert [last] == beside
+    assert 5 == site.paths().count("/poison")

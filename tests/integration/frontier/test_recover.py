@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from common.frontier import items
-from common.frontier.owner import Settled
+from common.frontier.owner import MAX_OWNERS, SUSPECT_OWNERS, Settled
 from common.frontier.replies import Claim
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
@@ -43,6 +43,40 @@ async def test_a_takeover_requeues_all_and_counts_the_owners_that_were_lost(
         await shard.assert_sound()
         held = (await claim(owner)).claims
         assert _owners(held) == dict.fromkeys([*pages(3), page(1, OTHER)], token - 10)
+
+
+async def test_owners_make_a_suspect_and_only_what_is_written_for_it_more(
+    make_shard: MakeShard,
+) -> None:
+    """Whoever is in flight beside a page that ends its owners must not die of it."""
+    shard = await make_shard(per_host=2).create()
+    await shard.offer(*pages(2))
+    owner = await shard.adopted(10)
+    first, second = (await claim(owner)).claims
+    for token in range(11, 20):
+        owner = await shard.adopted(token)
+        await owner.recover([], dead_below=0)
+        await owner.free([(first.number, 0), (second.number, 0)])
+        first, second = (await claim(owner)).claims
+    assert _owners([first, second]) == dict.fromkeys(pages(2), SUSPECT_OWNERS)
+    tried = items.decode(first.host, first.item)
+    before = (await shard.look()).slots[first.number]
+    assert await owner.count_owners(first.number, tried._replace(owners=MAX_OWNERS))
+    await shard.assert_sound()
+    assert (await shard.look()).slots[first.number] > before  # it may be sent from now on again
+    successor = await shard.adopted(20)
+    assert not await owner.count_owners(second.number, tried)  # it has the task no more
+    await successor.recover([], dead_below=0)
+    await successor.free([(first.number, 0), (second.number, 0)])
+    found = (await claim(successor)).claims
+    assert _owners(found) == {tried.url: MAX_OWNERS, page(1): SUSPECT_OWNERS}
+    assert not await successor.count_owners(first.number, tried)  # a claim that is gone
+    await successor.free([(found[0].number, 0)])
+    assert not await successor.count_owners(found[0].number, tried)  # others may use its host
+    final = await shard.adopted(21)
+    await final.recover([], dead_below=21)  # ended on purpose while it was tried alone
+    await final.free([(one.number, 0) for one in found])
+    assert _owners((await claim(final)).claims) == dict.fromkeys(pages(2), SUSPECT_OWNERS)
 
 
 async def test_owners_ended_on_purpose_are_not_counted(make_shard: MakeShard) -> None:

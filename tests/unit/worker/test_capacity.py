@@ -145,3 +145,50 @@ def test_priorities_beyond_the_steepest_weigh_alike() -> None:
     assert 2 * weight(3) == weight(4)
     assert weight(10) == weight(2**53 - 1)
     assert weight(-10) == weight(-(2**53) + 1)
+
+
+async def test_who_is_alone_is_the_only_one_at_work_and_then_all_go_on() -> None:
+    capacity = Capacity(8)
+    jobs = [capacity.share(weight=1.0) for _ in range(2)]
+    pages = [await share.reserve(4) for share in jobs]
+    assert [4, 4] == pages
+    told: list[int] = []
+
+    async def loner(share: Share) -> None:
+        async with share.alone():
+            told.append(capacity.in_use)
+            await settle()
+        share.give_back(1)
+
+    loners = [asyncio.create_task(loner(share)) for share in jobs]
+    await settle()
+    waiting = asyncio.create_task(jobs[0].reserve(8))
+    for share in jobs:
+        for _ in range(3):
+            assert [] == told
+            share.give_back(1)
+            await settle()
+    await asyncio.gather(*loners)
+    # The second to go is in its turn the only one that works: the first has left.
+    assert [2, 1] == told
+    assert await waiting  # and others begin again
+
+
+async def test_who_waits_to_be_alone_and_is_cancelled_holds_up_nobody() -> None:
+    capacity = Capacity(2)
+    share = capacity.share(weight=1.0)
+    assert 2 == await share.reserve(2)
+
+    async def loner() -> None:
+        async with share.alone():
+            pytest.fail("another page was at work all the time")
+
+    waiting = asyncio.create_task(loner())
+    await settle()
+    reserving = asyncio.create_task(share.reserve(1))
+    await settle()
+    waiting.cancel()
+    await settle()
+    assert not reserving.done()
+    share.give_back(1)  # its page has ended, too
+    assert 1 == await reserving
