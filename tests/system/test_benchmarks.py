@@ -15,10 +15,10 @@ from tests.support.cli import environment, processes_of
 BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 
-def run_script(name: str, *arguments: str, folder: Path) -> str:
+def run_script(name: str, *arguments: str, folder: Path, needs_nginx: bool = True) -> str:
     if not sys.platform.startswith("linux"):
         pytest.skip("NOT LINUX: addresses of loopback")
-    if not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
+    if needs_nginx and not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
         pytest.skip("NO NGINX: install nginx to run this test")
     done = subprocess.run(
         [sys.executable, str(BENCH / name), *arguments],
@@ -58,6 +58,24 @@ def test_a_short_soak_draws_the_memory_of_the_worker(tmp_path: Path) -> None:
     assert facts["pages"] > 0
     assert facts["rss_mb_at_the_end"] > 10
     assert "<polyline" in picture.read_text()
+
+
+def test_good_hosts_beside_hostile_ones_are_crawled_to_the_end(tmp_path: Path) -> None:
+    """How fast is for a quiet machine to say; that all is accounted for holds on any."""
+    arguments = ["--hosts", "3", "--pages", "10", "--links", "2000", "--least-share", "0"]
+    *runs, verdict = map(
+        json.loads, run_script("hostile", *arguments, folder=tmp_path).splitlines()
+    )
+    assert [] == verdict["faults"]
+    assert ["good", "both", "again"] == [one["run"] for one in runs]
+    assert {"protocol_error", "too_large", "read_timeout"} <= runs[1]["errors"].keys()
+
+
+def test_hosts_with_delays_of_their_own_are_asked_as_promised_over_a_kill(tmp_path: Path) -> None:
+    arguments = ["--hosts", "24", "--pages", "5", "--workers", "2", "--kill-after", "1"]
+    told = json.loads(run_script("polite", *arguments, folder=tmp_path, needs_nginx=False))
+    assert told["killed"]
+    assert 24 * (5 + 1) < told["requests"]
 
 
 @pytest.mark.parametrize(
