@@ -35,7 +35,7 @@ class Host(NamedTuple):
     """Before an answer."""
     robots: str = ""
     links: int = 1_000_000
-    """On each page of kind ``links``."""
+    """On the one page of kind ``links``."""
 
 
 class Seen(NamedTuple):
@@ -124,9 +124,9 @@ async def _hostile(host: Host, number: int, write: Write) -> None:
         case "silent":
             await asyncio.sleep(3600)
         case "links":
-            first = number * host.links
-            paths = [f"/l/{one}" for one in range(first, first + host.links)]
-            await write(_answer(_HEAD, _anchors(paths) if number >= 0 else b"one of them"))
+            # As short as a link can be: the page has to stay below the usual --max-body.
+            links = b"".join(b"<a href=%d>" % one for one in range(1, host.links + 1))
+            await write(_answer(_HEAD, links if number == 0 else b"one of them"))
 
 
 HOSTILE = (
@@ -205,9 +205,7 @@ async def _reply(host: Host, path: str, write: Write) -> None:
         )
         return
     name = path.rpartition("/")[2]
-    number = int(name) if name.isdigit() and not path.startswith("/l/") else 0
-    if path.startswith("/l/"):
-        number = -1
+    number = int(name) if name.isdigit() else 0
     if host.kind == "good" or (path == "/" and host.kind != "links"):
         ahead = range(number + 1, min(number + 1 + _LINKED, host.pages))
         paths = [f"/{one}" for one in (ahead if host.kind == "good" else range(host.pages))]

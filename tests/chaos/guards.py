@@ -450,9 +450,22 @@ GUARDS = {
     ),
     "P17-owners": Guard(
         "owners ended on purpose say nothing against a URL",
-        (Patch("common/frontier/owner.py", "if dead_below <= owner != self.token:",
-               "if owner != self.token:"),),
+        (Patch("common/frontier/owner.py", "is_due=owner >= dead_below", "is_due=True"),),
         "integration/frontier/test_recover.py::test_owners_ended_on_purpose_are_not_counted",
+    ),
+    "P17-suspects": Guard(
+        "being in flight beside others makes a URL a suspect and no more",
+        (Patch("common/frontier/owner.py",
+               "owners = max(known.owners, min(known.owners + 1, SUSPECT_OWNERS))",
+               "owners = known.owners + 1"),),
+        "integration/frontier/test_recover.py::test_owners_make_a_suspect_and_only_what_is_written_for_it_more",
+    ),
+    "P17-alone": Guard(
+        "the last try of a URL is the only page in its process",
+        (Patch("worker/capacity.py",
+               "if self._loners and not self._is_alone and self.in_use <= len(self._loners):",
+               "if self._loners and not self._is_alone:"),),
+        "unit/worker/test_capacity.py::test_who_is_alone_is_the_only_one_at_work_and_then_all_go_on",
     ),
     "P18-depth": Guard(
         "a link that is too deep is not offered",
