@@ -7,7 +7,6 @@ again by whoever owns the task next.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,7 +32,7 @@ from common.frontier.owner import (
 from common.frontier.replies import Claim, Refusal
 from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Token
-from common.model.records import ErrorInfo, Outcome, ResultRecord
+from common.model.records import ErrorInfo, Outcome
 from common.plugins.api import Request
 from common.runtime.clock import utc_now
 from common.web import sitemap, url
@@ -43,6 +42,7 @@ from worker.job import JobContext
 from worker.patience import Standing
 from worker.plugins import JobPlugins, PluginFailed
 from worker.reading import read
+from worker.record import record_of
 from worker.revisits import condition_of
 from worker.robots import Later
 from worker.settlement import Settlement
@@ -424,7 +424,9 @@ class PageWorker:
         item = page.item
         if item.sitemap:
             return self._end_sitemap(page, fetched, ended_at, offers or [], filtered, facts)
-        ended, visit = self._record(page, outcome, fetched, facts), b""
+        node, token = self._context.node, self._token
+        ended = record_of(item, outcome, fetched, facts, worker=node, token=token)
+        visit = b""
         if (revisits := self._context.revisits) is not None:
             ended, visit = revisits.noted(item, ended, fetched)
         record = _encode(ended)
@@ -466,38 +468,6 @@ class PageWorker:
             lambda ago: SitemapRead(claim, item.host, ago, delay_ms, item.url, record),
             offers,
             filtered,
-        )
-
-    def _record(
-        self, page: _Page, outcome: Outcome, fetched: Fetched | None, facts: dict[str, object]
-    ) -> ResultRecord:
-        item = page.item
-        if fetched is not None:
-            facts.setdefault("error", fetched.error)
-            facts |= {
-                "status": fetched.status,
-                "elapsed_ms": fetched.elapsed_ms,
-                "ip": fetched.ip,
-                "content_type": fetched.content_type,
-                "bytes": len(fetched.body),
-                "sha256": hashlib.sha256(fetched.body).hexdigest() if fetched.body else None,
-                "truncated": fetched.truncated,
-                "warc": fetched.warc,
-            }
-        facts.setdefault("status", None)
-        return ResultRecord(
-            url=item.url,
-            final_url=fetched.final_url if fetched else item.url,
-            outcome=outcome,
-            depth=item.depth,
-            referrer=item.referrer,
-            fetched_at=utc_now(),
-            lastmod=item.lastmod,
-            priority=item.priority,
-            attempt=item.attempt,
-            worker=self._context.node,
-            token=self._token,
-            **facts,  # type: ignore[arg-type]
         )
 
     def _delay_ms(self, host: HostKey) -> int:
