@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from common.model.errors import CrawlerError, ServiceUnavailable
+from crawlctl.cluster_diagnosis import judge_topology
 from crawlctl.findings import Finding, Status
 from crawlctl.invariants import examined
 
@@ -87,7 +88,9 @@ async def _open_redis(settings: Settings, findings: list[Finding]) -> FrontierCl
     try:
         client = new_client(settings)
         async with asyncio.timeout(_TIMEOUT_S):
-            info = await client.info()
+            infos = await client.infos()
+            topology = await client.topology()
+            moving = await client.moving()
     except (CrawlerError, TimeoutError) as error:
         if client is not None:
             await client.close()
@@ -98,11 +101,19 @@ async def _open_redis(settings: Settings, findings: list[Finding]) -> FrontierCl
                 reason,
                 absent="start it, or give its address by --redis",
                 wrong="correct --redis: redis://[USER:PASSWORD@]HOST[:PORT][/DB], the password "
-                "also as @FILE or env:NAME; rediss:// for TLS",
+                "also as @FILE or env:NAME; rediss:// for TLS; several URLs for a Redis Cluster",
             )
         )
         return None
-    findings += judge_redis(info, now_s=time.time())
+    for endpoint, info in infos.items():
+        where = "" if topology is None else f"{endpoint}: "
+        if isinstance(info, ServiceUnavailable):
+            remedy = "start it; until then the tasks whose keys lie there wait"
+            findings.append(Finding("redis.reachable", Status.UNREACHABLE, str(info), remedy))
+        else:
+            findings += judge_redis(info, now_s=time.time(), where=where)
+    if topology is not None:
+        findings += judge_topology(topology, moving)
     return client
 
 
@@ -182,8 +193,14 @@ def _judge_etcd_version(endpoint: str, version: str, *, is_private: bool) -> lis
     return []
 
 
-def judge_redis(info: ServerInfo, *, now_s: float) -> list[Finding]:
-    """Return what the data server's settings mean for the promises."""
+def judge_redis(info: ServerInfo, *, now_s: float, where: str = "") -> list[Finding]:
+    """Return what a data server's settings mean for the promises.
+
+    Args:
+        info: what it says of itself.
+        now_s: our clock.
+        where: names the node of a cluster, before what is said of it.
+    """
     from common.frontier import Durability
 
     kind = "Valkey" if info.is_valkey else "Redis"
@@ -257,4 +274,4 @@ def judge_redis(info: ServerInfo, *, now_s: float) -> list[Finding]:
             "nothing depends on it, but times in records will look odd" if far else None,
         )
     )
-    return findings
+    return [one._replace(detail=where + one.detail) for one in findings]

@@ -127,14 +127,13 @@ async def add(services: Services, job_id: str, *, spool: BinaryIO, seeds: int) -
 async def _stage(services: Services, job: Job, spool: BinaryIO, *, first: int) -> None:
     frontier = services.frontier(job)
     for _ in range(_ATTEMPTS):
-        run = await services.client.current_run()
+        run = await frontier.staging_run()
         spool.seek(0)
         number, parked = first, chunks(spool)
         while batch := list(islice(parked, _CHUNKS_AT_ONCE)):
             await frontier.stage(number, *batch)
             number += len(batch)
-        await services.client.wait_durable()
-        if run == await services.client.current_run():
+        if run == await frontier.keep_staged():
             return
         # A restart in between may have taken what was acknowledged before it: do it all again.
     raise FrontierUnavailable(

@@ -2,9 +2,9 @@
 
 What the records point to in the archive is on disk before they are committed.
 
-A page whose outlinks were not all taken is never committed (design section 3): an offer that must
-wait (sealed shard, restarted server) is repeated, and one answered "closed" means that the job is
-over and the page is dropped uncommitted.
+A page whose outlinks were not all taken for good is never committed (design section 3): an offer
+that must wait (sealed shard, restarted server) is repeated, and one answered "closed" means that
+the job is over and the page is dropped uncommitted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -47,7 +47,6 @@ class Committer:
         may_write: Callable[[], bool],
         readopt: Callable[[], Awaitable[bool]],
         on_settled: Callable[[Sequence[Settlement]], None],
-        server_run: Callable[[], str],
         is_undone: Callable[[int], bool],
     ) -> None:
         """Prepare.
@@ -59,7 +58,6 @@ class Committer:
             may_write: asked before each write: the session is live and the task still ours.
             readopt: called when the server was restarted; False = the task is lost.
             on_settled: told which settlements are done, whatever became of them.
-            server_run: the run id of the server, for the seen cache.
             is_undone: tells of a claim whether the server may have lost links of its page since it
                 was made: then it is given back, so that the page is fetched again.
         """
@@ -69,7 +67,6 @@ class Committer:
         self._may_write = may_write
         self._readopt = readopt
         self._on_settled = on_settled
-        self._server_run = server_run
         self._is_undone = is_undone
         self._waiting: list[tuple[Settlement, float]] = []
         """With the time of their arrival."""
@@ -136,20 +133,23 @@ class Committer:
         todo = self._context.offers.by_shard(found)
         pause = PAUSE_S[0]
         while True:
-            run = self._server_run()
+            runs = {shard: self._context.offers.run(shard) for shard in todo}
             answers = await asyncio.gather(
                 *(self._offer_one(shard, links) for shard, links in todo.items())
             )
+            taken: dict[int, str] = {}
             for shard, answer in zip(list(todo), answers, strict=True):
                 match answer:
                     case Offered(admitted=admitted):
-                        self._context.outlinks.taken(todo.pop(shard), run=run)
+                        taken[shard] = runs[shard]
                         if admitted:
                             self._context.wake(shard)
                     case Refusal.CLOSED | Refusal.MISSING | Refusal.STALE:
                         return answer
                     case Refusal.RUN if shard == self._shard and not await self._readopt():
                         return Refusal.STALE
+            for shard in await self._kept(taken):
+                self._context.outlinks.taken(todo.pop(shard))
             if not todo:
                 return None
             if not self._may_write():
@@ -163,6 +163,14 @@ class Committer:
         except FrontierUnavailable as error:
             log.warning("offer.waiting", shard=shard, reason=str(error))
             return Refusal.RETRY
+
+    async def _kept(self, taken: Mapping[int, str]) -> list[int]:
+        """Return the shards that have what they took for good; the others are offered it again."""
+        try:
+            return await self._context.offers.kept(taken, beside=self._shard)
+        except FrontierUnavailable as error:
+            log.warning("offer.not_kept", shard=self._shard, reason=str(error))
+            return []
 
     async def _settle(self, batch: Sequence[Settlement]) -> Refusal | None:
         pause = PAUSE_S[0]

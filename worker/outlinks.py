@@ -2,8 +2,8 @@
 
 A link is refused, and counted by its rule, by depth, ``--traps``, ``--allow``/``--deny``, scope or
 a plugin. What is left and was not seen by this process before is offered. The cache holds links
-whose offer was *taken*, so that skipping them loses nothing; it is dropped before a task goes on
-under another server run, since an older copy of the data may have come back.
+whose offer was *taken* and is kept, so that skipping them loses nothing; it is dropped before a
+task goes on under another server run, since an older copy of the data may have come back.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Outlinks:
         self.clean = Cleaner(spec.clean)
         self._young: set[str] = set()
         self._old: set[str] = set()
-        self._run = ""
+        self._runs: set[str] = set()
+        """Server runs that tasks were adopted under since the cache began."""
 
     async def select(
         self, links: Sequence[str], *, depth: int, referrer: str, is_sitemap: bool = False
@@ -142,14 +143,13 @@ class Outlinks:
         return self._sends_own_headers and await self._scope.is_trusted(host)
 
     def begin_run(self, run: str) -> None:
-        """Forget what another server run knew: an older copy of its data may have come back."""
-        if run != self._run:
-            self._young, self._old, self._run = set(), set(), run
+        """Forget what other server runs knew: an older copy of their data may have come back."""
+        if run not in self._runs:
+            self._young, self._old = set(), set()
+            self._runs.add(run)
 
-    def taken(self, offers: Sequence[Item], *, run: str) -> None:
-        """Remember links whose offer was taken on a server run, if it is still the one."""
-        if run != self._run:
-            return
+    def taken(self, offers: Sequence[Item]) -> None:
+        """Remember links whose offer was taken and is kept (``Offers.kept``)."""
         self._young.update(item.identity for item in offers)
         if len(self._young) > CACHE_LINKS:
             self._young, self._old = set(), self._young

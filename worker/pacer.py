@@ -106,12 +106,16 @@ class Pacer:
         now = time.monotonic()
         said = [one.say(now, serial=next(self._serials)) for one in known]
         leaving = [ask._replace(want=0, delay_ms=LEAVES) for ask in said]
+        answers: list[Permit | FrontierUnavailable | None] = []
         try:
             async with asyncio.timeout(LEAVE_S):
                 for start in range(0, len(leaving), KEYS_AT_ONCE):
-                    await self._permits.ask(leaving[start : start + KEYS_AT_ONCE])
-        except (TimeoutError, FrontierUnavailable) as error:
-            log.info("pacer.permits_kept", reason=str(error), until="they end by themselves")
+                    answers += await self._permits.ask(leaving[start : start + KEYS_AT_ONCE])
+        except TimeoutError:
+            answers.append(FrontierUnavailable(f"no answer within {LEAVE_S:g} s"))
+        failures = {str(one) for one in answers if isinstance(one, FrontierUnavailable)}
+        for reason in sorted(failures):
+            log.info("pacer.permits_kept", reason=reason, until="they end by themselves")
 
     async def _ask_all(self) -> None:
         """Ask for everything that has to be asked for, as much as there is at once."""
@@ -119,16 +123,22 @@ class Pacer:
             batch, self._to_ask = self._to_ask[:KEYS_AT_ONCE], self._to_ask[KEYS_AT_ONCE:]
             sent_at = time.monotonic()
             said = [one.say(sent_at, serial=next(self._serials)) for one in batch]
-            answers: Sequence[Permit | None] = [None] * len(batch)
+            answers: Sequence[Permit | FrontierUnavailable | None] = [None] * len(batch)
             try:
                 answers = await self._permits.ask(said)
-                self._pause_s = PAUSE_S[0]
-            except FrontierUnavailable as error:
-                log.warning("permits.waiting", reason=str(error))
-                self._pause_s = min(2 * self._pause_s, PAUSE_S[1])
+                self._note([one for one in answers if isinstance(one, FrontierUnavailable)])
             except CrawlerError as error:
                 for one in batch:
                     one.fail(error)
             for one, ask, answer in zip(batch, said, answers, strict=True):
                 again_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreads
-                one.take(ask, answer, sent_at=sent_at, again_s=again_s)
+                permit = answer if isinstance(answer, Permit) else None
+                one.take(ask, permit, sent_at=sent_at, again_s=again_s)
+
+    def _note(self, failures: Sequence[FrontierUnavailable]) -> None:
+        """Tell what is waited for, and wait longer for it each time."""
+        if not failures:
+            self._pause_s = PAUSE_S[0]
+            return
+        log.warning("permits.waiting", reason=str(failures[0]))
+        self._pause_s = min(2 * self._pause_s, PAUSE_S[1])

@@ -74,7 +74,6 @@ class TaskRunner:
         self.token = token
         self._session = session
         self._coord = coord
-        self._client = client
         self._context = context
         self._dead_below = dead_below
         self._on_page = on_page
@@ -157,7 +156,6 @@ class TaskRunner:
             may_write=self._is_mine,
             readopt=self._adopt,
             on_settled=self._settled,
-            server_run=lambda: self._client.run_id,
             is_undone=self._undone.__contains__,
         )
 
@@ -185,7 +183,7 @@ class TaskRunner:
             pause = PAUSE_S[0]
             while self._is_mine():
                 try:
-                    run = await self._client.current_run()  # 1. the run
+                    run = await self._frontier.current_run()  # 1. the run
                     held = await self._coord.locks.is_held(
                         self._lock_name, self.token
                     )  # 2. the lock
@@ -199,7 +197,7 @@ class TaskRunner:
                         run, state=shard_state(stored.job.state), revision=stored.revision
                     )
                     if isinstance(answer, Adopted):
-                        if run != self._run and not self._client.is_durable:
+                        if run != self._run and not self._frontier.is_durable:
                             # 5. links that its pages offered, or left out as known, may be gone
                             self._undone.update(self._held)
                         self._run = run

@@ -10,7 +10,8 @@ waits for :meth:`~common.frontier.client.FrontierClient.wait_durable`. Not promi
 without AOF loses offers too.
 """
 
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier.addresses import RedisOptions
+from common.frontier.client import FrontierClient
 from common.frontier.job import UNLIMITED, JobFrontier, MasterFence, ShardStats, shard_state
 from common.frontier.replies import Refusal, ShardState
 from common.frontier.seen_audit import SeenState, seen_discrepancies, seen_state

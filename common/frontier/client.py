@@ -1,169 +1,61 @@
-"""Connections to the Redis or Valkey server, each bound to the server run it was opened on.
+"""The way to the data: one Redis or Valkey server, or a Redis Cluster of several.
 
-A TCP connection cannot outlive the server process, so the run id read when it was opened is the run
-id of whatever answers on it. Scripts are told that id and compare it with the one their shard was
-adopted under (design rule P6); no command of ours ever runs on a run it does not know.
-Not promised: Redis Cluster; that comes with the frontier's own work.
+All keys of a task have one hash tag, so that every call goes to one node. Which one is looked up in
+the cluster's own map, which is read again when a node says MOVED (nothing was done then, and the
+call goes to the right node) or does not answer. A slot that is on its way to another node is waited
+for (:class:`~common.frontier.node.SlotMoving`): no script of ours could run on a part of its keys.
+
+Server runs (design rule P6), durability (P7) and clocks are those of the node that holds a key. A
+shard that another node serves after a migration or a failover so meets another run, and is adopted
+again like one whose server was restarted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
-import hiredis
-from redis.asyncio import Connection, SSLConnection
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    InvalidResponse,
-    MasterDownError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import MovedError
 
-from common.frontier import scripts
+from common.frontier.addresses import RedisOptions
 from common.frontier.clock import ServerClock
-from common.frontier.keys import FSYNC, NO_META
-from common.frontier.scripts import BORN, LAYOUT_VERSION, RUN, Call
-from common.frontier.server import (
-    Durability,
-    ServerInfo,
-    parse_info,
-    server_info,
-    with_remedy,
-)
-from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
+from common.frontier.node import Node
+from common.frontier.nodes import Nodes
+from common.frontier.scripts import Call
+from common.frontier.server import ServerInfo
+from common.frontier.topology import Topology, key_of, parse_nodes, slot_of
+from common.model.errors import FrontierUnavailable, SettingsError
 
-if TYPE_CHECKING:
-    from common.runtime.settings import Settings
+OLDEST_VERSION: Final = (6, 2)
+_ROUNDS: Final = 5
+"""So often a call follows keys that move, before it waits."""
 
-CALL_TIMEOUT_S = 10.0
-CONNECTIONS = 32
-"""Calls of one process under way at once. Those that come to the server together share one sync of
-its log to the disk, which costs more than all of them."""
-HORIZON_S = 4.0
-"""With AOF everysec, how long after its acknowledgement a sync of a write has surely begun: it may
-be held back for two seconds, and the next sync begins a second (by a coarse clock) later."""
-WAIT_S = 8.0
-"""How long the server may take to sync its log; below CALL_TIMEOUT_S."""
-OLDEST_VERSION = (6, 2)
-_REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
-_REFUSING_CODES = ("BUSY ", "LOADING ", "MISCONF ", "NOREPLICAS ", "OOM ", "READONLY ")
-"""As they stand where the driver has no class for them, or in a script's error before Redis 7."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedisOptions:
-    """Where the data server is and how to speak with it."""
-
-    urls: tuple[str, ...]
-    cacert: str | None = None
-    cert: str | None = None
-    key: str | None = None
-
-    @classmethod
-    def of(cls, settings: Settings) -> RedisOptions:
-        """Return what the settings of a process say of the data server."""
-        return cls(
-            urls=settings.redis_urls,
-            cacert=settings.redis_cacert,
-            cert=settings.redis_cert,
-            key=settings.redis_key,
-        )
-
-
-class _Link:
-    """One connection and the server run behind it."""
-
-    __slots__ = ("born_ms", "cannot_wait", "connection", "durability", "run_id", "strict")
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.run_id = ""
-        self.born_ms = 0
-        """When the server began, by its own clock; 0 where a restart of it loses nothing."""
-        self.strict = False
-        self.durability = Durability.AT_ONCE
-        self.cannot_wait = False
-        """The server is too old to be asked when its log is synced."""
-
-    def filled(self, arg: str | bytes | int) -> str | bytes | int:
-        """Return an argument of a call, placeholders replaced."""
-        if arg is RUN:
-            return self.run_id
-        return self.born_ms if arg is BORN else arg
+Part = TypeVar("Part")
+Send = Callable[[Node, list[Part]], Awaitable[list[Any]]]
 
 
 class FrontierClient:
-    """A few connections to one server; calls are pipelines of scripts or plain commands."""
+    """Runs scripts and plain commands where their keys are."""
 
     def __init__(self, options: RedisOptions) -> None:
-        if len(options.urls) != 1:
-            raise SettingsError("--redis: give exactly one URL; Redis Cluster is not supported yet")
-        self._options = options
-        try:
-            settings: dict[str, Any] = dict(parse_url(options.urls[0]))
-        except ValueError as error:
-            raise SettingsError(
-                f"--redis: {_without_password(options.urls[0])!r} is not a Redis URL ({error}); "
-                "expected redis://[:password@]host:port/db"
-            ) from error
-        self.endpoint = f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
-        self._class: type[Connection] = settings.pop("connection_class", Connection)
-        self._settings = settings | self._tls(settings)
-        self._idle: list[_Link] = []
-        self._gate = asyncio.Semaphore(CONNECTIONS)
-        self._closed = False
-        self._loaded_run = ""
-        """The server run that was given the scripts; one that lost them is given them singly."""
-        self.run_id = ""
-        """Run id of the server that answered last."""
-        self.is_durable = False
-        """Whether that server keeps whatever it has acknowledged."""
-        self.clock = ServerClock()
-
-    def _tls(self, settings: dict[str, Any]) -> dict[str, Any]:
-        options = self._options
-        if not issubclass(self._class, SSLConnection):
-            return {}
-        for name in ("cacert", "cert", "key"):
-            path = getattr(options, name)
-            if path is not None and not os.access(path, os.R_OK):
-                raise SettingsError(f"--redis-{name}: {path} cannot be read")
-        return {
-            "ssl_ca_certs": options.cacert or settings.get("ssl_ca_certs"),
-            "ssl_certfile": options.cert,
-            "ssl_keyfile": options.key,
-            "ssl_min_version": ssl.TLSVersion.TLSv1_2,
-        }
+        self._nodes = Nodes(options)
+        self.endpoint = self._nodes.endpoint
 
     async def open(self, *, timeout_s: float = 3.0) -> None:
-        """Connect once, and check that the server can hold a frontier; else close again.
+        """Connect once, and check that the servers can hold a frontier; else close again.
 
         Raises:
-            FrontierUnavailable: no answer within ``timeout_s`` seconds.
-            SettingsError: wrong password, too old a server, or one that evicts keys.
+            FrontierUnavailable: no answer within ``timeout_s`` seconds. Of a cluster one node is
+                enough.
+            SettingsError: wrong password, too old a server, one that evicts keys, or URLs that are
+                not nodes of one cluster.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                self._check_server(await self.info())
+                for endpoint, info in (await self.infos()).items():
+                    if isinstance(info, ServerInfo):
+                        _check_server(endpoint, info)
         except TimeoutError as error:
             await self.close()
             raise FrontierUnavailable(
@@ -173,245 +65,268 @@ class FrontierClient:
             await self.close()
             raise
 
-    def _check_server(self, info: ServerInfo) -> None:
-        if tuple(int(part) for part in info.version.split(".")[:2]) < OLDEST_VERSION:
-            raise SettingsError(
-                f"--redis: the server at {self.endpoint} is {info.version}; 6.2 is needed"
-            )
-        if info.eviction != "noeviction":
-            raise SettingsError(
-                f"--redis: the server at {self.endpoint} may evict keys (maxmemory-policy "
-                f"{info.eviction}); set it to noeviction, or URLs would be lost"
-            )
-
     async def close(self) -> None:
         """Close every connection; calls under way fail."""
-        self._closed = True
-        await self._drop_idle()
+        await self._nodes.close()
 
-    async def call(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts in one round trip; one reply each, in order.
+    async def infos(self) -> dict[str, ServerInfo | FrontierUnavailable]:
+        """Return what each server says of itself, by endpoint.
 
         Raises:
-            FrontierUnavailable: no answer, or the server takes no writes for now. Any of the calls
+            FrontierUnavailable: none of them answers.
+        """
+        nodes = await self.nodes()
+        answers = await asyncio.gather(*(node.info() for node in nodes), return_exceptions=True)
+        found: dict[str, ServerInfo | FrontierUnavailable] = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, FrontierUnavailable):
+                raise answer
+            found[node.endpoint] = answer
+        failures = [one for one in found.values() if isinstance(one, FrontierUnavailable)]
+        if len(failures) == len(found):
+            raise failures[0]
+        return found
+
+    async def nodes(self) -> list[Node]:
+        """Return the server, or every master of the cluster as it is now."""
+        await self.topology()
+        return self._nodes.all()
+
+    async def topology(self) -> Topology | None:
+        """Return the cluster as it is now; None for a single server."""
+        await self._nodes.ready()
+        if self._nodes.topology is not None:
+            await self._nodes.look_again(self._nodes.topology)
+        return self._nodes.topology
+
+    async def moving(self) -> list[str]:
+        """Return the slots of a cluster that are on their way, as its nodes say of themselves.
+
+        Each as ``SLOT from ENDPOINT`` or ``SLOT to ENDPOINT``; who does not answer says nothing.
+        """
+        if await self.topology() is None:
+            return []
+        found = []
+        for node in self._nodes.all():
+            try:
+                (raw,) = await node.commands([("CLUSTER", "NODES")])
+            except FrontierUnavailable:
+                continue
+            for mark in (
+                one for each in parse_nodes(raw, by_name=False) for one in each.open_slots
+            ):
+                slot, direction, _ = mark.strip("[]").split("-", 2)
+                found.append(f"{slot} {'from' if direction == '>' else 'to'} {node.endpoint}")
+        return found
+
+    # -------------------------------------------------------------------------- calls and commands
+
+    async def call(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts, in one round trip a node; one reply each, in order.
+
+        Raises:
+            FrontierUnavailable: no answer, or a server does not take them for now. Any of the calls
                 may have run: each is safe to repeat, but a claim's reply must then be recovered.
             ScriptBug: a script failed.
         """
-        async with self._link() as link:
-            if any(one.run not in ("", link.run_id) for one in calls):
-                return [[b"RUN"] for _ in calls]
-            loaded = scripts.load(strict=link.strict)
-            packed = [
-                (
-                    "EVALSHA",
-                    loaded[one.script].sha,
-                    len(one.keys),
-                    *one.keys,
-                    *map(link.filled, one.args),
-                )
-                for one in calls
-            ]
-            replies = await self._exchange(link, packed)
-            for at, reply in enumerate(replies):
-                if isinstance(reply, NoScriptError):
-                    source = loaded[calls[at].script].source
-                    (replies[at],) = await self._exchange(link, [("EVAL", source, *packed[at][2:])])
-            for one, reply in zip(calls, replies, strict=True):
-                self._check(reply, f"script {one.script}")
-            return replies
+        if self._nodes.only is not None:
+            return await self._nodes.only.call(calls)
+        return _all_or_none(await self.try_call(calls))
+
+    async def try_call(self, calls: Sequence[Call]) -> list[Any]:
+        """Run scripts as :meth:`call` does, with what their node raised in place of a reply.
+
+        Raises:
+            ScriptBug: a script failed.
+        """
+        return await self._spread(calls, [one.keys[0] for one in calls], Node.call)
 
     async def commands(
         self, commands: Sequence[tuple[str | bytes | int | float, ...]]
     ) -> list[Any]:
-        """Run plain commands in one round trip.
+        """Run plain commands, each about one key, in one round trip a node.
 
         Raises:
             FrontierUnavailable: as for :meth:`call`.
         """
-        async with self._link() as link:
-            replies = await self._exchange(link, commands)
-            for command, reply in zip(commands, replies, strict=True):
-                self._check(reply, str(command[0]))
-            return replies
+        await self._nodes.ready()
+        if self._nodes.only is not None:
+            return await self._nodes.only.commands(commands)
+        keys = [key_of(one) for one in commands]
+        return _all_or_none(await self._spread(commands, keys, Node.commands))
 
-    async def current_run(self) -> str:
-        """Return the run id of the server that answers now."""
-        async with self._link() as link:
-            (reply,) = await self._exchange(link, [("PING",)])
-            self._check(reply, "PING")
-            return link.run_id
+    async def times_ms(self, keys: Sequence[str]) -> list[int]:
+        """Return the time now, by the clock of the server that holds each key (Unix ms)."""
+        return _all_or_none(await self._spread(keys, keys, _times_ms))
 
     async def probe(self) -> None:
-        """Find out whether the server lets scripts write now; changes nothing.
+        """Find out whether a server lets scripts write now; changes nothing.
 
         Raises:
-            FrontierUnavailable: it does not, or it does not answer; says why.
+            FrontierUnavailable: none of them does; says why.
         """
-        await self.call([Call("grant", [NO_META], [LAYOUT_VERSION, 0, 0, 0, ""])])
+        await self._nodes.ready()
+        if self._nodes.topology is not None:
+            await self._nodes.current()
+        probes = [node.probe() for node in self._nodes.all()]
+        answers = await asyncio.gather(*probes, return_exceptions=True)
+        if all(answers):
+            self._nodes.doubt()
+            raise next(one for one in answers if one is not None)
 
-    async def wait_durable(self) -> None:
-        """Return once the server keeps all that it has acknowledged to anyone before this call.
-
-        At once where each write is on disk when it is acknowledged (AOF always), or where nothing
-        ever is (no AOF: then no promise holds over a crash). With AOF everysec it takes a second or
-        two with a server that can be asked (Valkey, Redis 7.2), and :data:`HORIZON_S` with others.
-        The server may have been restarted meanwhile and have lost it: compare the runs.
-
-        Raises:
-            FrontierUnavailable: no answer, or the log could not be written.
-        """
-        async with self._link() as link:
-            if link.durability is not Durability.DELAYED:
-                return
-            if not link.cannot_wait:
-                self._check((await self._exchange(link, [("SET", FSYNC, 1)]))[0], "SET")
-                ask = ("WAITAOF", 1, 0, int(WAIT_S * 1000))
-                (answer,) = await self._exchange(link, [ask])
-                if not isinstance(answer, RedisError):
-                    if answer[0] < 1:
-                        raise FrontierUnavailable(
-                            f"Redis at {self.endpoint} did not sync its log within {WAIT_S:g} s"
-                        )
-                    return
-                link.cannot_wait = True
-        await self._wait_horizon()
-
-    async def _wait_horizon(self) -> None:
-        """Wait until any fsync that was due by now has been begun, and has ended."""
-        await asyncio.sleep(HORIZON_S)
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            async with self._link() as link:
-                (raw,) = await self._exchange(link, [("INFO", "persistence")])
-                self._check(raw, "INFO")
-            facts = parse_info(raw)
-            is_behind = facts.get("aof_pending_bio_fsync", "0") != "0"
-            if facts.get("aof_last_write_status", "ok") == "ok" and not is_behind:
-                return
-            if time.monotonic() > deadline:
-                raise FrontierUnavailable(
-                    f"Redis at {self.endpoint} did not sync its log within {WAIT_S:g} s"
+    async def _spread(
+        self, parts: Sequence[Part], keys: Sequence[str], send: Send[Part]
+    ) -> list[Any]:
+        """Send each part to the node of its key; a reply each, or why there is none."""
+        await self._nodes.ready()
+        if self._nodes.only is not None:
+            return await _answers(send(self._nodes.only, list(parts)), len(parts))
+        slots = [slot_of(key) for key in keys]
+        replies: list[Any] = [None] * len(parts)
+        todo = list(range(len(parts)))
+        for _ in range(_ROUNDS):
+            topology = await self._nodes.current()
+            groups: dict[str, list[int]] = {}
+            for at in todo:
+                groups.setdefault(topology.owners[slots[at]] or "", []).append(at)
+            answers = await asyncio.gather(
+                *(
+                    self._to(owner, [parts[at] for at in some], send)
+                    for owner, some in groups.items()
                 )
-            await asyncio.sleep(0.02)
-
-    async def info(self) -> ServerInfo:
-        """Return what the server says of itself."""
-        async with self._link() as link:
-            return await self._info(link)
-
-    async def _info(self, link: _Link) -> ServerInfo:
-        commands = [("INFO",), ("TIME",), ("CONFIG", "GET", "appendfsync")]
-        raw, clock, fsync = await self._exchange(link, commands)
-        self._check(raw, "INFO")
-        self._check(clock, "TIME")
-        # CONFIG is often forbidden on hosted servers: unknown, not an error.
-        is_told = not isinstance(fsync, RedisError) and bool(fsync)
-        return server_info(raw, clock=clock, appendfsync=fsync[1].decode() if is_told else None)
-
-    def _check(self, reply: object, what: str) -> None:
-        if not isinstance(reply, RedisError):
-            return
-        text = str(reply)
-        if isinstance(reply, _REFUSING) or any(code in text for code in _REFUSING_CODES):
-            raise FrontierUnavailable(
-                f"Redis at {self.endpoint} refuses writes for now: {with_remedy(text)}"
-            ) from reply
-        if isinstance(reply, NoPermissionError):
-            raise SettingsError(
-                f"--redis: {self.endpoint} does not let this user run {what}: {text}"
-            ) from reply
-        raise ScriptBug(f"Redis at {self.endpoint}: {what} failed: {text}") from reply
-
-    async def _exchange(self, link: _Link, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        connection = link.connection
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            # The library packs commands in Python; offers and commits have thousands of arguments.
-            await connection.send_packed_command(b"".join(map(hiredis.pack_command, commands)))
-            replies: list[Any] = []
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response(disable_decoding=True))
-                except ResponseError as error:
-                    replies.append(error)
+            )
+            moved = []
+            for some, answer in zip(groups.values(), answers, strict=True):
+                for at, reply in zip(some, answer, strict=True):
+                    replies[at] = reply
+                    if isinstance(reply, MovedError):
+                        moved.append(at)
+                    elif isinstance(reply, FrontierUnavailable):
+                        self._nodes.doubt()
+            if not moved:
+                return replies
+            todo = moved
+            await self._nodes.look_again(topology)
+        for at in todo:
+            replies[at] = FrontierUnavailable(
+                f"the nodes of the Redis Cluster at {self.endpoint} do not agree yet who serves "
+                f"slot {slots[at]}"
+            )
         return replies
 
-    @asynccontextmanager
-    async def _link(self) -> AsyncIterator[_Link]:
-        async with self._gate:
-            try:
-                link = self._idle.pop() if self._idle else await self._connect()
-                whole = False
-                try:
-                    yield link
-                    whole = True
-                except (ScriptBug, FrontierUnavailable):
-                    whole = True  # replies were read to the end: the connection is in step
-                    raise
-                finally:
-                    if whole and not self._closed:
-                        self._idle.append(link)
-                    else:
-                        await link.connection.disconnect(nowait=True)
-            except AuthenticationError as error:
-                raise SettingsError(
-                    f"--redis: {self.endpoint} refused the credentials: {error}"
-                ) from error
-            except InvalidResponse as error:
-                await self._drop_idle()
-                raise FrontierUnavailable(
-                    f"--redis: {self.endpoint} does not answer like a Redis server; check the port"
-                ) from error
-            except BusyLoadingError as error:
-                await self._drop_idle()
-                raise FrontierUnavailable(
-                    f"Redis at {self.endpoint} was restarted and is still loading its data"
-                ) from error
-            except (RedisConnectionError, RedisTimeoutError, TimeoutError, OSError) as error:
-                await self._drop_idle()
-                raise FrontierUnavailable(
-                    f"Redis at {self.endpoint} is unreachable: {str(error) or 'no answer in time'}"
-                ) from error
+    async def _to(self, owner: str, parts: list[Part], send: Send[Part]) -> list[Any]:
+        node = self._nodes.by_id.get(owner)
+        if node is None:
+            problem = f"no node of the Redis Cluster at {self.endpoint} serves these keys"
+            return [FrontierUnavailable(problem)] * len(parts)
+        return await _answers(send(node, parts), len(parts))
 
-    async def _drop_idle(self) -> None:
-        # They lead to the same server: when one fails the others are most likely dead as well.
-        links, self._idle = self._idle, []
-        for link in links:
-            await link.connection.disconnect(nowait=True)
+    # ------------------------------------------------------------------- runs, durability, clocks
 
-    async def _connect(self) -> _Link:
-        connection = self._class(
-            **self._settings,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=CALL_TIMEOUT_S,
-            # Our own timeouts bound every exchange. The library's writes go through wait_for, which
-            # on Python 3.11 swallows a cancellation that comes as the write completes.
-            socket_timeout=None,
+    async def current_runs(self, keys: Sequence[str]) -> list[str]:
+        """Return the run id of the server that holds each key now.
+
+        Raises:
+            FrontierUnavailable: one did not answer, or the key is being moved.
+        """
+        return _all_or_none(await self._spread(keys, keys, Node.runs))
+
+    async def current_run(self, key: str) -> str:
+        """Return the run id of the server that holds a key now."""
+        (run,) = await self.current_runs([key])
+        return run
+
+    async def wait_durable(self, keys: Sequence[str]) -> list[str]:
+        """Return once the servers of these keys keep all that they have acknowledged before.
+
+        See :meth:`~common.frontier.node.Node.wait_durable`.
+
+        Returns:
+            For each key the server run that keeps it. What was acknowledged by another run may be
+            lost: compare.
+        """
+        await self._nodes.fresh()
+        return _all_or_none(await self._spread(keys, keys, _wait_durable))
+
+    def known_run(self, key: str) -> str:
+        """Return the run of the server that holds a key, as it answered last; "" if none has."""
+        node = self._nodes.of(key)
+        return "" if node is None else node.run_id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a new server run has all that was acknowledged before.
+
+        Never said of a cluster: a replica, or a node that keys were moved to, is another server.
+        """
+        return self._nodes.only is not None and self._nodes.only.is_durable
+
+    def clock(self, key: str) -> ServerClock:
+        """Return what is known of the clock of the server that holds a key."""
+        node = self._nodes.of(key)
+        return ServerClock() if node is None else node.clock
+
+    def are_apart(self, key: str, other: str) -> bool:
+        """Tell whether two keys lie on different servers: then one may lose what the other keeps.
+
+        On one server they share one log, and what comes later in it implies what comes earlier.
+        """
+        return self._nodes.only is None and self._nodes.of(key) is not self._nodes.of(other)
+
+    async def check_whole(self, keys: Sequence[str]) -> None:
+        """Make sure that the slots of these keys lie on one node each.
+
+        A node that took over in the middle of a migration knows nothing of it (before Valkey 9 and
+        Redis 8.4): what was moved already is missing there, and it says so as if it had never been.
+
+        Raises:
+            FrontierUnavailable: some keys lie on another node than the one that serves the slot, or
+                a node did not answer.
+        """
+        topology = await self.topology()
+        if topology is None:
+            return
+        slots = sorted({slot_of(key) for key in keys})
+        for owner, node in self._nodes.by_id.items():
+            others = [slot for slot in slots if topology.owners[slot] != owner]
+            counts = await node.commands([("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in others])
+            for slot, count in zip(others, counts, strict=True):
+                if count:
+                    raise FrontierUnavailable(
+                        f"slot {slot} of the Redis Cluster is half moved: {count} keys of it lie "
+                        f"on {node.endpoint}, which does not serve it; if nobody is moving it, run "
+                        f"redis-cli --cluster fix {node.endpoint}"
+                    )
+
+
+def _check_server(endpoint: str, info: ServerInfo) -> None:
+    if tuple(int(part) for part in info.version.split(".")[:2]) < OLDEST_VERSION:
+        raise SettingsError(f"--redis: the server at {endpoint} is {info.version}; 6.2 is needed")
+    if info.eviction != "noeviction":
+        raise SettingsError(
+            f"--redis: the server at {endpoint} may evict keys (maxmemory-policy "
+            f"{info.eviction}); set it to noeviction, or URLs would be lost"
         )
-        link = _Link(connection)
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await connection.connect()  # type: ignore[no-untyped-call]
-            info = await self._info(link)
-            link.run_id = info.run_id
-            link.durability = info.durability
-            link.born_ms = 0 if info.is_durable else int((info.clock_s - info.uptime_s) * 1000)
-            link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
-            if info.run_id != self._loaded_run:
-                loaded = scripts.load(strict=link.strict)
-                for reply in await self._exchange(
-                    link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
-                ):
-                    self._check(reply, "SCRIPT LOAD")
-                self._loaded_run = info.run_id
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self.run_id = link.run_id
-        self.is_durable = info.is_durable
-        return link
 
 
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://***@{tail}" if at else url
+async def _answers(sent: Awaitable[list[Any]], count: int) -> list[Any]:
+    try:
+        return await sent
+    except FrontierUnavailable as error:
+        return [error] * count
+
+
+def _all_or_none(replies: list[Any]) -> list[Any]:
+    for one in replies:
+        if isinstance(one, FrontierUnavailable):
+            raise one
+    return replies
+
+
+async def _wait_durable(node: Node, keys: list[str]) -> list[str]:
+    return [await node.wait_durable()] * len(keys)
+
+
+async def _times_ms(node: Node, keys: list[str]) -> list[int]:
+    ((seconds, micros),) = await node.commands([("TIME",)])
+    return [int(seconds) * 1000 + int(micros) // 1000] * len(keys)

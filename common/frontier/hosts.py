@@ -109,13 +109,12 @@ class Hosts:
     async def turns(self) -> Turns:
         """Return how many hosts could be asked now, and how many have to wait for their turn."""
         due = ready = busy = 0
-        ((seconds, micros),) = await self._client.commands([("TIME",)])
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
         for start in range(0, len(self._keys), _SHARDS_AT_ONCE):
             some = self._keys[start : start + _SHARDS_AT_ONCE]
             skews = await self._client.commands([("HGET", keys.meta, "skew") for keys in some])
+            times = await self._client.times_ms([keys.meta for keys in some])
             commands: list[tuple[str | bytes | int | float, ...]] = []
-            for keys, skew in zip(some, skews, strict=True):
+            for keys, skew, now_ms in zip(some, skews, times, strict=True):
                 commands += [
                     ("ZCOUNT", keys.ready, "-inf", now_ms + int(skew or 0)),
                     ("ZCARD", keys.ready),

@@ -108,10 +108,13 @@ class JobFrontier:
         self._keys = [TaskKeys(cluster, Task(job, shard)) for shard in range(spec.shards)]
         self._scope = ScopeSet(client, cluster=cluster, job=job)
         self._offers = Offers(client, cluster=cluster, job=job, spec=spec)
-        self._looked_run = ""
-        """Server run that answered when the shards were looked at last."""
-        self._offered_run = ""
-        """Server run under which seeds were offered last."""
+        self._metas = [key.meta for key in self._keys]
+        self._looked_runs = [""] * spec.shards
+        """Server runs that answered when the shards were looked at last."""
+        self._is_look_kept = False
+        """What was seen then is durable, on every server."""
+        self._offered_runs: dict[int, str] = {}
+        """Shard -> server run under which seeds were offered to it last."""
 
     async def create(self, *, fence: MasterFence, state: ShardState) -> list[Refusal | None]:
         """Bring the shards of a job that has never started into being; idempotent.
@@ -121,26 +124,56 @@ class JobFrontier:
         grant = UNLIMITED if self._spec.max_pages is None else 0
         args: list[str | bytes | int] = [LAYOUT_VERSION, RUN, *fence, state.value, grant]
         made = await self._on_all(Call("create", [key.meta], args) for key in self._keys)
-        await self._client.wait_durable()
+        await self._client.wait_durable(self._metas)
         return made
 
     async def apply(self, state: ShardState, *, fence: MasterFence) -> list[Refusal | None]:
-        """Set the state of every shard, which also undoes a seal, and raise the fence there."""
+        """Set the state of every shard, which also undoes a seal, and raise the fence there.
+
+        Refused with RUN where it was decided on counts that a server may still lose.
+        """
+        if state is ShardState.SPENT and not await self._keeps_look():
+            return [Refusal.RUN] * len(self._keys)
         args: list[str | bytes | int] = [LAYOUT_VERSION, *fence, state.value]
         return await self._on_all(Call("apply", [key.meta], args) for key in self._keys)
 
     async def stats(self) -> list[ShardStats]:
         """Return one atomic look at each shard."""
-        self._looked_run = await self._client.current_run()
-        calls = [Call("stats", [key.meta, key.staged, key.hll], []) for key in self._keys]
-        replies = await self._run(calls)
-        return [_parse_stats(shard, *reply) for shard, reply in enumerate(replies)]
+        self._looked_runs = await self._client.current_runs(self._metas)
+        self._is_look_kept = False
+        looks = await self._look(range(len(self._keys)))
+        missing = [one.shard for one in looks if not one.exists]
+        if missing:  # surely, and not on their way to another node?
+            await self._client.check_whole([self._metas[shard] for shard in missing])
+            for one in await self._look(missing):
+                looks[one.shard] = one
+        return looks
+
+    async def _look(self, shards: Iterable[int]) -> list[ShardStats]:
+        numbers = list(shards)
+        keys = [self._keys[shard] for shard in numbers]
+        replies = await self._run(
+            [Call("stats", [key.meta, key.staged, key.hll], []) for key in keys]
+        )
+        return [_parse_stats(shard, *one) for shard, one in zip(numbers, replies, strict=True)]
+
+    async def _keeps_look(self) -> bool:
+        """Wait until all that was seen is durable; False = it may be lost: look again.
+
+        On one server what follows from it stands later in the same log, and needs no waiting.
+        """
+        if not self._is_look_kept and any(
+            self._client.are_apart(self._metas[0], meta) for meta in self._metas
+        ):
+            self._is_look_kept = await self._client.wait_durable(self._metas) == self._looked_runs
+            return self._is_look_kept
+        return True
 
     async def seal(self, stats: Sequence[ShardStats], *, fence: MasterFence) -> bool:
         """Close every shard to offers, if all are empty and as they were seen in ``stats``.
 
         Returns:
-            True when all are sealed at once, on the same server run: the job may be finished.
+            True when all are sealed at once, on the same server runs: the job may be finished.
             False: some may be sealed; :meth:`apply` undoes that.
         """
         for look in stats:
@@ -152,14 +185,14 @@ class JobFrontier:
                 return False
         # What was committed and sealed is durable before anybody writes "finished" elsewhere, and
         # the look that follows proves that no crash came before that.
-        await self._client.wait_durable()
+        await self._client.wait_durable(self._metas)
         again = await self.stats()
-        run = await self._client.current_run()
+        runs = await self._client.current_runs(self._metas)
         return all(
             look.state is ShardState.SEALED
             and look.run == before.run == run
             and (look.counters, look.refilled) == (before.counters, before.refilled)
-            for look, before in zip(again, stats, strict=True)
+            for look, before, run in zip(again, stats, runs, strict=True)
         )
 
     async def grant(
@@ -173,9 +206,11 @@ class JobFrontier:
             fence: of the master.
             seen: the grant this was decided on; where it has changed since, nothing is moved.
         """
+        if amount > 0 and not await self._keeps_look():
+            return 0
         guard = "" if seen is None else seen
         args: list[str | bytes | int] = [LAYOUT_VERSION, *fence, amount, guard]
-        call = Call("grant", [self._keys[shard].meta], args, self._looked_run)
+        call = Call("grant", [self._metas[shard]], args, self._looked_runs[shard])
         (reply,) = await self._client.call([call])
         refusal = refusal_of(reply, "grant")
         if refusal is Refusal.RUN:  # what was taken back before may be back: look again
@@ -191,6 +226,15 @@ class JobFrontier:
         for number, urls in enumerate(chunks, first):
             pairs += (number, _encode_chunk(list(urls)))
         await self._client.commands([("HSET", self._keys[0].staged, *pairs)])
+
+    async def staging_run(self) -> str:
+        """Return the run of the server that chunks are parked on now."""
+        return await self._client.current_run(self._metas[0])
+
+    async def keep_staged(self) -> str:
+        """Return once what was parked is durable, with the server run that keeps it."""
+        (run,) = await self._client.wait_durable([self._metas[0]])
+        return run
 
     async def staged(self, limit: int = 1) -> list[tuple[int, list[str]]]:
         """Return up to ``limit`` staged chunks, with their numbers."""
@@ -223,13 +267,13 @@ class JobFrontier:
             CLOSED, MISSING: the job is over, or a shard is gone; offer no more before the job was
             looked at again.
         """
-        self._offered_run = await self._client.current_run()
+        seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
+        by_shard = self._offers.by_shard(seeds)
+        self._offered_runs = await self._runs_of({0, *by_shard})
         keys = {scope.seed_scope_key(one, self._spec.scope) for one in urls}
         await self._scope.add(key for key in keys if key is not None)
         if self._spec.header or self._spec.cookie or self._spec.plugin:  # one may prepare requests
             await self._scope.add(trusted_key(url.authority_of(one)) for one in urls)
-        seeds = [Item(url.host_key(one), url.path_of(one), 0, None) for one in urls]
-        by_shard = self._offers.by_shard(seeds)
         # Side by side: what arrives at a server together is synced to its disk together.
         answers = await asyncio.gather(
             *(self._offers.offer(shard, found) for shard, found in by_shard.items()),
@@ -247,10 +291,13 @@ class JobFrontier:
     async def unstage(self, *numbers: int, fence: MasterFence) -> Refusal | None:
         """Delete chunks whose URLs were all taken.
 
-        Refused with RUN by another server run than that they were offered to: it may have lost
-        them.
+        Refused with RUN where another server run took the place of one that they were offered to:
+        it may have lost them.
         """
-        keys, run = self._keys[0], self._offered_run
+        kept = await self._offers.kept(self._offered_runs, beside=0)
+        if len(kept) < len(self._offered_runs):
+            return Refusal.RUN
+        keys, run = self._keys[0], self._offered_runs.get(0, "")
         call = Call("unstage", [keys.meta, keys.staged], [LAYOUT_VERSION, *fence, *numbers], run)
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "unstage")
@@ -272,6 +319,11 @@ class JobFrontier:
             [("XRANGE", self._keys[shard].results, f"({after}", "+", "COUNT", count)]
         )
         return [(entry.decode(), fields[1]) for entry, fields in entries]
+
+    async def _runs_of(self, shards: Iterable[int]) -> dict[int, str]:
+        numbers = sorted(shards)
+        runs = await self._client.current_runs([self._metas[shard] for shard in numbers])
+        return dict(zip(numbers, runs, strict=True))
 
     async def _on_all(self, calls: Iterable[Call]) -> list[Refusal | None]:
         listed = list(calls)

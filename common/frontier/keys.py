@@ -22,12 +22,22 @@ def pace_key(cluster: str, key: PaceKey) -> str:
     return f"crawlctl:{{pace:{cluster}:{key}}}"
 
 
-NO_META = "crawlctl:{}:meta"
-"""The meta key of a shard that never is: a script on it does nothing, if the server lets it run."""
+def no_meta_key(tag: str) -> str:
+    """Return the meta key of a shard that never is: a script on it does nothing, if it may run.
+
+    Args:
+        tag: decides which node of a cluster it lies on.
+    """
+    return f"crawlctl:{{{tag}}}:meta"
 
 
-FSYNC = "crawlctl:{}:fsync"
-"""Written before the server is asked to sync its log, so that there is something to wait for."""
+def fsync_key(tag: str) -> str:
+    """Return what is written before a server is asked to sync: there must be something to wait for.
+
+    Args:
+        tag: decides which node of a cluster it lies on.
+    """
+    return f"crawlctl:{{{tag}}}:fsync"
 
 
 class TaskKeys:

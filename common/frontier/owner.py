@@ -131,6 +131,21 @@ class TaskFrontier:
         """The server run of the last adoption."""
         return self._run
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a new server run has all that was acknowledged before."""
+        return self._client.is_durable
+
+    async def current_run(self) -> str:
+        """Return the run of the server that holds the whole shard now.
+
+        Raises:
+            FrontierUnavailable: it does not answer, or the shard is being moved to another.
+        """
+        run = await self._client.current_run(self._keys.meta)
+        await self._client.check_whole([self._keys.meta])
+        return run
+
     async def adopt(self, run: str, *, state: ShardState, revision: int) -> Adopted | Refusal:
         """Begin with the shard, or go on with it after the server was restarted.
 
@@ -140,7 +155,7 @@ class TaskFrontier:
             revision: the job's revision that state was read at.
         """
         # Where a restart may have lost the last request times, hosts rest for one delay.
-        quiet_ms = 0 if self._client.is_durable else int(self._spec.delay * 1000)
+        quiet_ms = 0 if self.is_durable else int(self._spec.delay * 1000)
         args: list[str | bytes | int] = [LAYOUT_VERSION, run, self.token, revision, state.value]
         (reply,) = await self._client.call([Call("adopt", [self._keys.meta], [*args, quiet_ms])])
         refusal = refusal_of(reply, "adopt")

@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from common.frontier.client import FrontierClient
+from common.frontier.clock import ServerClock
 from common.frontier.keys import pace_key
 from common.frontier.replies import refusal_of
 from common.frontier.scripts import BORN, RUN, Call
+from common.model.errors import FrontierUnavailable
 from common.model.ids import GroupKey, PaceKey, Token
 
 VALID_MS: Final = 1000
@@ -107,35 +109,31 @@ class Permits:
         self._lasts_ms = lasts_ms
         self._holder = f"{token}:{secrets.token_hex(6)}"
 
-    async def ask(self, asks: Sequence[Ask]) -> list[Permit | None]:
-        """Tell and ask for several keys in one round trip.
+    async def ask(self, asks: Sequence[Ask]) -> list[Permit | FrontierUnavailable | None]:
+        """Tell and ask for several keys in one round trip (one to each node of a cluster).
 
         Returns:
-            An answer to each; None where a later call was seen.
-
-        Raises:
-            FrontierUnavailable: no answer. Permits that were granted meanwhile are not to be used;
-                the next call says so.
+            An answer to each; None where a later call was seen. Where there was no answer, permits
+            that were granted meanwhile are not to be used; the next call says so.
         """
         sent_at = time.monotonic()
-        replies = await self._client.call([self._call(one) for one in asks])
+        replies = await self._client.try_call([self._call(one) for one in asks])
         received_at = time.monotonic()
-        answers: list[Permit | None] = []
-        for reply in replies:
-            if refusal_of(reply, "permit"):
+        answers: list[Permit | FrontierUnavailable | None] = []
+        clocks = [self._client.clock(pace_key(self._cluster, one.key)) for one in asks]
+        for reply, clock in zip(replies, clocks, strict=True):
+            if isinstance(reply, FrontierUnavailable):
+                answers.append(reply)
+            elif refusal_of(reply, "permit"):
                 answers.append(None)
-                continue
-            *permit, server_ms = reply[1:]
-            self._client.clock.read(server_ms / 1000, sent_at=sent_at, received_at=received_at)
-            answers.append(Permit(*permit))
-        return [one and self._after_jump(one, received_at) for one in answers]
-
-    def _after_jump(self, permit: Permit, now: float) -> Permit:
-        """Return the permit, or that there is none until a delay after the clock's jump is over."""
-        rest_ms = (self._client.clock.jumped_at - now) * 1000 + permit.delay_ms
-        if permit.granted == 0 or permit.start_in_ms >= rest_ms:
-            return permit
-        return permit._replace(granted=0, start_in_ms=0, wait_ms=math.ceil(rest_ms))
+            else:
+                *permit, server_ms = reply[1:]
+                clock.read(server_ms / 1000, sent_at=sent_at, received_at=received_at)
+                answers.append(Permit(*permit))
+        return [
+            _after_jump(one, clock, received_at) if isinstance(one, Permit) else one
+            for one, clock in zip(answers, clocks, strict=True)
+        ]
 
     def _call(self, ask: Ask) -> Call:
         args: list[str | bytes | int] = [
@@ -144,6 +142,14 @@ class Permits:
             ask.delay_ms, ask.at_once, self._lasts_ms, VALID_MS,
         ]  # fmt: skip
         return Call("permit", [pace_key(self._cluster, ask.key)], args)
+
+
+def _after_jump(permit: Permit, clock: ServerClock, now: float) -> Permit:
+    """Return the permit, or that there is none until a delay after the clock's jump is over."""
+    rest_ms = (clock.jumped_at - now) * 1000 + permit.delay_ms
+    if permit.granted == 0 or permit.start_in_ms >= rest_ms:
+        return permit
+    return permit._replace(granted=0, start_in_ms=0, wait_ms=math.ceil(rest_ms))
 
 
 async def taken(client: FrontierClient, *, cluster: str, key: PaceKey) -> int:

@@ -3,7 +3,8 @@
 The job's record must be gone from etcd before, so that nobody creates its shards again; scripts
 refuse a shard without meta, so what a worker still tries changes nothing once that key is gone. The
 keys are found by their common beginning, whatever they are, and looked for again until a whole pass
-finds none: a script may run between two steps on a shard whose meta still stands.
+finds none: a script may run between two steps on a shard whose meta still stands. The nodes of a
+cluster are gone through in both orders, since keys may move from one to another meanwhile.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Final
 
 from common.frontier.client import FrontierClient
 from common.frontier.keys import keys_of_job
+from common.frontier.node import Node
+from common.frontier.topology import SLOTS
+from common.model.errors import FrontierUnavailable
 from common.model.ids import JobId
 
 _STEP: Final = 1000
-"""Keys of the whole server looked at in one call."""
+"""Keys of a whole server looked at in one call."""
 
 
 async def remove(client: FrontierClient, *, cluster: str, job: JobId) -> AsyncIterator[int]:
@@ -25,20 +29,38 @@ async def remove(client: FrontierClient, *, cluster: str, job: JobId) -> AsyncIt
     Stopping half-way is harmless: call it again.
 
     Raises:
-        FrontierUnavailable: no answer; call it again.
+        FrontierUnavailable: a server did not answer; call it again.
     """
     pattern = keys_of_job(cluster, job)
-    is_clean = False
-    while not is_clean:
-        is_clean = True
-        cursor: bytes | int = 0
-        while True:
-            ((cursor, found),) = await client.commands(
-                [("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP)]
-            )
-            if found:
-                is_clean = False
-                (deleted,) = await client.commands([("UNLINK", *found)])
-                yield deleted
-            if int(cursor) == 0:
-                break
+    clean, backwards = 0, False
+    nodes = await _nodes(client)
+    while clean < min(2, len(nodes)):
+        clean += 1
+        for node in reversed(nodes) if backwards else nodes:
+            async for found in _scan(node, pattern):
+                clean = 0
+                yield sum(await client.commands([("UNLINK", key) for key in found]))
+        backwards = not backwards
+        nodes = await _nodes(client)
+
+
+async def _nodes(client: FrontierClient) -> list[Node]:
+    topology = await client.topology()
+    if topology is not None and topology.covered < SLOTS:
+        raise FrontierUnavailable(
+            f"the Redis Cluster at {client.endpoint} serves only {topology.covered} of {SLOTS} "
+            "slots now, so that keys cannot be deleted; delete the job again when it is whole"
+        )
+    return await client.nodes()
+
+
+async def _scan(node: Node, pattern: str) -> AsyncIterator[list[bytes]]:
+    cursor: bytes | int = 0
+    while True:
+        ((cursor, found),) = await node.commands(
+            [("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP)]
+        )
+        if found:
+            yield found
+        if int(cursor) == 0:
+            return

@@ -73,12 +73,11 @@ class ResultGroup:
         What was read of a server that was restarted meanwhile is not given out: where it survived,
         it is pending.
         """
-        run = await self._client.current_run()
+        key = self._keys[shard].results
+        run = await self._client.current_run(key)
         given = await self._read(shard, _NEW, count)
-        if given:
-            await self._client.wait_durable()
-            if run != await self._client.current_run():
-                return []
+        if given and await self._client.wait_durable([key]) != [run]:
+            return []
         return given
 
     async def pending(self, shard: int, *, after: str, count: int) -> list[Given]:

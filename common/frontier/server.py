@@ -41,6 +41,10 @@ class ServerInfo(NamedTuple):
     clock_s: float
     """The server's TIME, seconds since the Unix epoch."""
     uptime_s: int = 0
+    in_cluster: bool = False
+    """It is a node of a Redis Cluster."""
+    was_replica: bool = False
+    """It took over from another server during this run."""
 
     @property
     def durability(self) -> Durability:
@@ -90,4 +94,6 @@ def server_info(raw: bytes, *, clock: Sequence[bytes], appendfsync: str | None) 
         limit_bytes=int(facts.get("maxmemory", 0)),
         clock_s=int(clock[0]) + int(clock[1]) / 1e6,
         uptime_s=int(facts.get("uptime_in_seconds", 0)),
+        in_cluster=facts.get("cluster_enabled") == "1",
+        was_replica=facts.get("master_replid2", "").strip("0") != "",
     )

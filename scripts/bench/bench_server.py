@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions
 from common.model.errors import FrontierUnavailable
 
 Command = tuple[str | bytes | int | float, ...]
@@ -87,7 +87,7 @@ async def _wait_ready(client: FrontierClient, process: subprocess.Popen[bytes]) 
     deadline = time.monotonic() + 20
     while True:
         try:
-            await client.info()
+            await client.infos()
         except FrontierUnavailable:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit("the server did not start") from None

@@ -177,7 +177,7 @@ class Run:
             token=Token(token),
         )  # fmt: skip
         adopted = await frontier.adopt(
-            await self.real.current_run(), state=ShardState.OPEN,
+            await self.real.current_run("any"), state=ShardState.OPEN,
             revision=Revision(self.etcd.revision),
         )  # fmt: skip
         if isinstance(adopted, Adopted):

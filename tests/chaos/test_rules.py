@@ -103,7 +103,7 @@ async def test_after_a_restore_of_etcd_lower_tokens_are_refused(
                 owner = TaskFrontier(
                     client, cluster=cluster_name, task=Task(JOB, 0), spec=SPEC, token=token
                 )
-                run = await client.current_run()
+                run = await client.current_run("any")
                 return await owner.adopt(run, state=ShardState.OPEN, revision=Revision(1))
 
             async def acquired() -> Token:

@@ -184,7 +184,7 @@ class Crawls:
 
         async def is_over() -> bool:
             with suppress(ServiceUnavailable):  # a store that the test has taken away
-                await self.client.current_run()
+                await self.client.probe()
                 return (await self.job(job)).state.is_final
             return False
 

@@ -261,7 +261,7 @@ class Worker:
             await asyncio.sleep(0.01)
             try:
                 if not is_adopted:
-                    run = await rig.client.current_run()
+                    run = await rig.client.current_run("any")
                     job, revision = await rig.job(task.job)
                     await shard.adopt(run, state=shard_state(job.state), revision=revision)
                     await shard.recover((), dead_below=lock.token)

@@ -8,8 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from common.frontier import owner
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions, owner
 from common.model.job import JobSpec
 from tests.integration.frontier.shard import Shard
 from tests.integration.frontier.valkey import start_valkey

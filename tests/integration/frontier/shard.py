@@ -18,6 +18,7 @@ from common.frontier.letters import DeadLetters
 from common.frontier.offers import Offers
 from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
+from common.frontier.server import ServerInfo
 from common.model import counters
 from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import JobSpec
@@ -61,7 +62,7 @@ class Shard:
     async def adopt(
         self, owner: TaskFrontier, *, revision: int = 50, state: ShardState = ShardState.OPEN
     ) -> Adopted | Refusal:
-        return await owner.adopt(await self.client.current_run(), state=state, revision=revision)
+        return await owner.adopt(await owner.current_run(), state=state, revision=revision)
 
     async def adopted(self, token: int = 10) -> TaskFrontier:
         """Return an owner that has adopted the shard."""
@@ -228,6 +229,13 @@ async def drain(owner: TaskFrontier) -> None:
         assert time.monotonic() < deadline
 
 
+async def server_info(client: FrontierClient) -> ServerInfo:
+    """Return what the only server says of itself."""
+    (info,) = (await client.infos()).values()
+    assert isinstance(info, ServerInfo)
+    return info
+
+
 class Look(NamedTuple):
     """Everything a shard holds but its seen-set."""
 
@@ -256,15 +264,15 @@ async def look(client: FrontierClient, keys: TaskKeys) -> Look:
     prefix = keys.queue(HostKey(""))
     (names,) = await client.commands([("KEYS", prefix + "*")])
     commands: list[tuple[str | bytes | int | float, ...]] = [
-        ("TIME",), ("HGETALL", keys.meta), ("ZRANGE", keys.ready, 0, -1, "WITHSCORES"),
+        ("HGETALL", keys.meta), ("ZRANGE", keys.ready, 0, -1, "WITHSCORES"),
         ("ZRANGE", keys.pace, 0, -1, "WITHSCORES"), ("ZRANGE", keys.slots, 0, -1, "WITHSCORES"),
         ("HGETALL", keys.slot), ("HGETALL", keys.busy), ("HGETALL", keys.in_flight),
         ("ZRANGE", keys.delayed, 0, -1), ("XRANGE", keys.results, "-", "+"),
         ("ZRANGE", keys.due, 0, -1), ("HGETALL", keys.visited), ("HLEN", keys.dead),
     ]  # fmt: skip
     commands += [("LRANGE", name, 0, -1) for name in names]
+    (now_ms,) = await client.times_ms([keys.meta])
     (
-        now,
         meta,
         ready,
         pace,
@@ -282,7 +290,7 @@ async def look(client: FrontierClient, keys: TaskKeys) -> Look:
     hosts = [name.decode()[len(prefix) :] for name in names]
     tokens = {int(one): tuple(value.decode().split(" ", 2)) for one, value in _pairs(slot)}
     return Look(
-        now_ms=int(now[0]) * 1000 + int(now[1]) // 1000,
+        now_ms=now_ms,
         meta={field.decode(): value.decode() for field, value in _pairs(meta)},
         queues={
             host: [items.decode(HostKey(host), raw).url for raw in raws]

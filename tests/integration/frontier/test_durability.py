@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from common.frontier import client as client_module
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions
+from common.frontier import node as node_module
 from common.frontier.replies import Adopted, Refusal
 from common.frontier.results import ResultGroup
 from common.frontier.server import Durability
@@ -30,6 +30,7 @@ from tests.integration.frontier.shard import (
     drain,
     finished,
     pages,
+    server_info,
 )
 from tests.support.servers import RedisServer, stopping
 
@@ -85,10 +86,10 @@ async def _reconnected(shard: Shard) -> None:
 
 async def test_waiting_for_durability_waits_for_the_log(shard: Shard, crash: Crash) -> None:
     """Nothing but what was synced comes back: so after the wait, the offer is in the log's file."""
-    assert (await shard.client.info()).durability is Durability.DELAYED
+    assert (await server_info(shard.client)).durability is Durability.DELAYED
     assert not shard.client.is_durable
     await shard.offer(*pages(20))
-    await shard.client.wait_durable()
+    await shard.client.wait_durable([shard.keys.meta])
     await asyncio.to_thread(shutil.copytree, crash.log, crash.copy)
     await asyncio.to_thread(crash.happen)
     await _reconnected(shard)
@@ -98,11 +99,11 @@ async def test_waiting_for_durability_waits_for_the_log(shard: Shard, crash: Cra
 async def test_a_server_that_cannot_be_asked_is_waited_for_by_the_clock(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "HORIZON_S", 0.5)
-    async with shard.client._link() as link:
+    monkeypatch.setattr(node_module, "HORIZON_S", 0.5)
+    async with (await shard.client.nodes())[0]._link() as link:
         link.cannot_wait = True
     began = asyncio.get_running_loop().time()
-    await shard.client.wait_durable()
+    await shard.client.wait_durable([shard.keys.meta])
     assert asyncio.get_running_loop().time() - began >= 0.5
 
 
@@ -151,7 +152,7 @@ async def test_budget_is_not_given_out_by_what_was_seen_before_a_crash(
     assert await shard.master.grant(0, -50, fence=FENCE) == -50
     await asyncio.to_thread(crash.happen)
     with pytest.raises(FrontierUnavailable):
-        await shard.client.current_run()
+        await shard.client.current_run(shard.keys.meta)
     assert await shard.master.grant(0, 50, fence=FENCE) == 0, "it still has what was taken back"
     assert (await shard.stats()).grant == 50
 
@@ -163,8 +164,11 @@ async def test_a_job_is_not_sealed_by_what_a_crash_takes_back(
     before = await shard.master.stats()
     await crash.remember(shard)
 
-    async def crash_meanwhile() -> None:
+    wait_durable = shard.client.wait_durable
+
+    async def crash_meanwhile(keys: Sequence[str]) -> list[str]:
         await asyncio.to_thread(crash.happen)
+        return await wait_durable(keys)
 
     monkeypatch.setattr(shard.client, "wait_durable", crash_meanwhile)
     with pytest.raises(FrontierUnavailable):
@@ -188,8 +192,11 @@ async def test_records_are_given_out_only_once_they_are_durable(
     await crash.remember(shard)
     await commit(owner, held)
 
-    async def crash_meanwhile() -> None:
+    wait_durable = shard.client.wait_durable
+
+    async def crash_meanwhile(keys: Sequence[str]) -> list[str]:
         await asyncio.to_thread(crash.happen)
+        return await wait_durable(keys)
 
     with monkeypatch.context() as patched:
         patched.setattr(shard.client, "wait_durable", crash_meanwhile)

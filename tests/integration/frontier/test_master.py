@@ -279,7 +279,7 @@ async def test_a_look_at_a_shard_tells_all_of_it(make_shard: MakeShard) -> None:
     assert (stats.shard, stats.exists, stats.state, stats.token, stats.grant) == (
         0, True, ShardState.OPEN, 17, 8,
     )  # fmt: skip
-    assert stats.run == shard.client.run_id
+    assert stats.run == shard.client.known_run(shard.keys.meta)
     waiting = {name: stats.counters[name] for name in ("queued", "in_flight", "fetched")}
     assert waiting == {"queued": 1, "in_flight": 1, "fetched": 1}
     assert (stats.seen_estimate, stats.layers, stats.is_empty) == (3, 1, False)

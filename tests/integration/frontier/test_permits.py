@@ -21,8 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.frontier import scripts
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions, scripts
 from common.frontier.keys import pace_key
 from common.frontier.pace import LEAVES, VALID_MS, Ask, Permit, Permits
 from common.model.errors import FrontierUnavailable
@@ -163,7 +162,7 @@ async def test_after_a_restart_that_may_have_lost_data_a_host_rests_for_a_delay(
         server.wait_ready()
         await asyncio.sleep(1.1)  # the delay since the end is over; one since the start is not
         with contextlib.suppress(FrontierUnavailable):
-            await client.current_run()  # over the connection that is gone
+            await client.current_run("any")  # over the connection that is gone
         answer = await one(holder, delay_ms=60_000)
         assert granted == answer.granted, answer
         await client.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from common.frontier import FrontierClient, RedisOptions
 from common.frontier import client as client_module
-from common.frontier.client import FrontierClient, RedisOptions
 from common.frontier.owner import Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
 from common.model.errors import FrontierUnavailable
@@ -119,13 +119,13 @@ async def test_an_owner_that_verified_before_the_restart_adopts_again(
     shard: Shard, server: RedisServer
 ) -> None:
     owner = shard.owner(10)
-    old_run = await shard.client.current_run()
+    old_run = await shard.client.current_run(shard.keys.meta)
     await asyncio.to_thread(_kill_and_restart, server)
     with pytest.raises(FrontierUnavailable):
-        await shard.client.current_run()
+        await shard.client.current_run(shard.keys.meta)
     await owner.adopt(old_run, state=ShardState.OPEN, revision=50)
     assert await owner.claim(1, []) is Refusal.RUN
-    assert await shard.client.current_run() != old_run
+    assert await shard.client.current_run(shard.keys.meta) != old_run
     assert await shard.adopt(owner) == Adopted(0, is_new_run=True)
     assert isinstance(await owner.claim(1, []), Claimed)
 

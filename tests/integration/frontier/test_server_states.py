@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions
 from common.frontier.replies import Adopted
 from common.model.errors import FrontierUnavailable
 from common.model.job import JobSpec

@@ -7,7 +7,7 @@ import time
 import pytest
 from prometheus_client import generate_latest
 
-from common.frontier.client import FrontierClient, RedisOptions
+from common.frontier import FrontierClient, RedisOptions
 from worker.health import Health
 from worker.metrics import registry_of
 from worker.plugins import PluginFaults

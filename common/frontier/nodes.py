@@ -1,0 +1,193 @@
+"""The data servers there are: a single one, or the masters of a Redis Cluster and who serves what.
+
+The cluster's own map is read when it is needed first, again when a node does not answer or says
+that keys have moved, and not more often than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Final
+
+from common.frontier.addresses import Address, RedisOptions, addresses
+from common.frontier.node import Node
+from common.frontier.server import ServerInfo
+from common.frontier.topology import Topology, parse_nodes, slot_of
+from common.model.errors import FrontierUnavailable, SettingsError
+
+LOOK_S: Final = 2.0
+"""How long a node may take to tell what the cluster looks like, before another one is asked."""
+LOOK_EVERY_S: Final = 0.1
+"""The cluster is not looked at more often."""
+FRESH_S: Final = 10.0
+"""After that time the replicas of a node are counted again before they are relied on."""
+
+
+class Nodes:
+    """The servers of one client."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._seeds = addresses(options)
+        self.endpoint = ",".join(one.endpoint for one in self._seeds)
+        self.only: Node | None = None
+        """The one server, where it is not a cluster."""
+        self.topology: Topology | None = None
+        """The cluster as it was seen last."""
+        self.by_id: dict[str, Node] = {}
+        """Masters of the cluster that are alive."""
+        self._looking = asyncio.Lock()
+        self._looked_at = 0.0
+        self._is_stale = False
+
+    async def close(self) -> None:
+        """Close every connection; calls under way fail."""
+        for node in self.all():
+            await node.close()
+
+    def all(self) -> list[Node]:
+        """Return the server, or the masters of the cluster."""
+        return list(self.by_id.values()) if self.only is None else [self.only]
+
+    def of(self, key: str) -> Node | None:
+        """Return the server that holds a key, as far as is known."""
+        if self.only is not None or self.topology is None:
+            return self.only
+        return self.by_id.get(self.topology.owners[slot_of(key)] or "")
+
+    def doubt(self) -> None:
+        """Look at the cluster again before it is used next: a node of it did not answer."""
+        self._is_stale = True
+
+    async def ready(self) -> None:
+        """Know what kind of server there is.
+
+        Raises:
+            FrontierUnavailable: none of those named answers.
+            SettingsError: they are not nodes of one cluster, or do not take our credentials.
+        """
+        if self._is_known():
+            return
+        async with self._looking:
+            if not self._is_known():
+                await self._discover()
+
+    def _is_known(self) -> bool:
+        return self.only is not None or self.topology is not None
+
+    async def _discover(self) -> None:
+        failure: FrontierUnavailable | None = None
+        alive: list[tuple[Node, ServerInfo]] = []
+        for address in self._seeds:
+            node = Node(address)
+            try:
+                async with asyncio.timeout(None if len(self._seeds) == 1 else LOOK_S):
+                    alive.append((node, await node.info()))
+            except TimeoutError:
+                failure = FrontierUnavailable(f"Redis at {node.endpoint} did not answer in time")
+            except FrontierUnavailable as error:
+                failure = error
+            if not alive or alive[-1][0] is not node or alive[-1][1].in_cluster:
+                await node.close()
+        if not alive:
+            assert failure is not None
+            raise failure
+        single = next((node for node, info in alive if not info.in_cluster), None)
+        if single is None:
+            await self._look()
+            await self._refuse_several_clusters()
+        elif len(self._seeds) == 1:
+            self.only = single
+        else:
+            await single.close()
+            raise SettingsError(
+                f"--redis: several URLs are nodes of one Redis Cluster, but {single.endpoint} is "
+                "not in cluster mode; give one URL, or start it with cluster-enabled yes"
+            )
+
+    async def _refuse_several_clusters(self) -> None:
+        assert self.topology is not None
+        known = {one.id for one in self.topology.members}
+        for address in self._seeds[1:]:
+            node = Node(address, in_cluster=True)
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    (name,) = await node.commands([("CLUSTER", "MYID")])
+            except (TimeoutError, FrontierUnavailable):
+                continue
+            finally:
+                await node.close()
+            if name.decode() not in known:
+                self.topology = None
+                raise SettingsError(
+                    f"--redis: {address.endpoint} is no node of the Redis Cluster that "
+                    f"{self._seeds[0].endpoint} is in; give nodes of one cluster"
+                )
+
+    async def current(self) -> Topology:
+        """Return the cluster as it was seen last, or as it is now where that was in doubt."""
+        assert self.topology is not None
+        if self._is_stale and time.monotonic() - self._looked_at > LOOK_EVERY_S:
+            await self.look_again(self.topology)
+        return self.topology
+
+    async def fresh(self) -> None:
+        """See to it that the cluster was looked at not long ago."""
+        if self.topology is not None and time.monotonic() - self._looked_at > FRESH_S:
+            await self.look_again(self.topology)
+
+    async def look_again(self, former: Topology) -> None:
+        """Look at the cluster, unless somebody did since it was seen like this.
+
+        Raises:
+            FrontierUnavailable: no node of it answers.
+        """
+        async with self._looking:
+            if self.topology is not former:
+                return  # somebody else did
+            await asyncio.sleep(max(0.0, self._looked_at + LOOK_EVERY_S - time.monotonic()))
+            await self._look()
+
+    async def _look(self) -> None:
+        """Ask nodes until one tells what the cluster looks like."""
+        nodes = list(self.by_id.values())
+        random.shuffle(nodes)  # the one that answered last may know the least
+        known = {node.address[:2] for node in nodes}
+        seeds = [
+            Node(address, in_cluster=True) for address in self._seeds if address[:2] not in known
+        ]
+        try:
+            for node in (*nodes, *seeds):
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        (raw,) = await node.commands([("CLUSTER", "NODES")])
+                except (TimeoutError, FrontierUnavailable):
+                    continue
+                await self._take(raw, node.address)
+                return
+        finally:
+            for node in seeds:
+                await node.close()
+        raise FrontierUnavailable(
+            f"no node of the Redis Cluster at {self.endpoint} answers; is it running?"
+        )
+
+    async def _take(self, raw: bytes, asked: Address) -> None:
+        topology = Topology(parse_nodes(raw, by_name=asked.is_tls))
+        tags = topology.tags()
+        gone = self.by_id
+        self.by_id = {}
+        for one in topology.masters:
+            address = asked.sibling(one.host or asked.host, one.port)
+            node = gone.get(one.id)
+            if node is None or node.address != address:
+                node = Node(address, in_cluster=True)
+            else:
+                del gone[one.id]
+            node.tags = tags.get(one.id, ())
+            node.replicas = topology.replicas(one.id)
+            self.by_id[one.id] = node
+        self.topology, self._looked_at, self._is_stale = topology, time.monotonic(), False
+        for node in gone.values():
+            await node.close()
