@@ -43,7 +43,9 @@ class RedisCluster:
 
     def owner_of(self, key: str) -> RedisServer:
         """Return the server that serves a key."""
-        slot = slot_of(key)
+        return self.owner_of_slot(slot_of(key))
+
+    def owner_of_slot(self, slot: int) -> RedisServer:
         for server in self.servers:
             if server.is_running and slot in served(server):
                 return server
@@ -61,10 +63,17 @@ class RedisCluster:
         command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", name_of(target))
 
     def move_keys(
-        self, slot: int, source: RedisServer, target: RedisServer, *, count: int = 1000
+        self,
+        slot: int,
+        source: RedisServer,
+        target: RedisServer,
+        *,
+        count: int = 1000,
+        only: Callable[[bytes], bool] = lambda _: True,
     ) -> int:
         """Move up to ``count`` keys of a slot that is open; return how many there were."""
-        keys = command(source, "CLUSTER", "GETKEYSINSLOT", slot, count)
+        found = command(source, "CLUSTER", "GETKEYSINSLOT", slot, count)
+        keys = [key for key in found if only(key)]
         if keys:
             command(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
         return len(keys)
@@ -76,16 +85,26 @@ class RedisCluster:
             command(server, "CLUSTER", "SETSLOT", slot, "NODE", name_of(target))
 
     def move_slot(self, slot: int, target: RedisServer) -> None:
-        source = next(one for one in self.masters if one.is_running and slot in served(one))
+        source = self.owner_of_slot(slot)
         self.open_slot(slot, source, target)
         while self.move_keys(slot, source, target):
             pass
         self.close_slot(slot, source, target)
 
+    def wait_replicated(self, master: RedisServer) -> None:
+        """Return once the replica of a master has all that the master has."""
+        with contextlib.closing(redis.Redis(port=master.port, socket_timeout=60)) as one:
+            one.set(f"crawlctl:{{{_tag_on(served(master))}}}:waited", 1)
+            assert one.wait(1, 30_000) == 1
+
     def wait_taken_over(self, replica: RedisServer) -> None:
         """Return once a replica has become a master and all slots are served again."""
         wait_until(lambda: command(replica, "ROLE")[0] == b"master")
         self.wait_whole()
+
+
+def _tag_on(slots: set[int]) -> int:
+    return next(number for number in range(SLOTS) if slot_of(f"{number}") in slots)
 
 
 def slot_of(key: str) -> int:

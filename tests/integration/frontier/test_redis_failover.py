@@ -1,0 +1,164 @@
+"""A master of a Redis Cluster is killed, and its replica takes over: with all its writes or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.frontier import FrontierClient, RedisOptions, Refusal
+from common.frontier.replies import Adopted, Offered
+from common.model.errors import FrontierUnavailable
+from common.model.job import JobSpec
+from tests.integration.frontier.conftest import Starter
+from tests.integration.frontier.shard import Shard, claim, commit, drain, page, pages
+from tests.support.rediscluster import RedisCluster, command, redis_cluster, slot_of
+from tests.support.waiting import until
+
+SHARDS = 12
+
+
+@pytest.fixture
+def cluster(start_server: Starter, tmp_path: Path) -> Iterator[RedisCluster]:
+    # Without full coverage a lost node stops its own slots alone. A replica that stood still for a
+    # while may take over all the same: that is what loses writes.
+    options = (
+        *("--cluster-require-full-coverage", "no"),
+        *("--cluster-replica-validity-factor", "0"),
+    )
+    with redis_cluster(tmp_path, replicas=True, options=options, start=start_server) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(cluster: RedisCluster) -> AsyncIterator[FrontierClient]:
+    client = FrontierClient(RedisOptions(urls=cluster.urls))
+    await client.open()
+    yield client
+    await client.close()
+
+
+async def _shards(client: FrontierClient, name: str) -> list[Shard]:
+    spec = JobSpec(shards=SHARDS, delay=0, per_host=32)
+    shards = [Shard(client, name, spec, number=number) for number in range(SHARDS)]
+    await shards[0].create()
+    return shards
+
+
+async def _answers(shard: Shard) -> str:
+    """Return the run of the server that holds a shard, once there is one again."""
+
+    async def ask() -> str:
+        try:
+            return await shard.client.current_run(shard.keys.meta)
+        except FrontierUnavailable:
+            return ""
+
+    return await until(ask, within_s=90)
+
+
+async def test_what_a_replica_acknowledged_outlives_its_master(
+    client: FrontierClient, cluster: RedisCluster, cluster_name: str
+) -> None:
+    shards = await _shards(client, cluster_name)
+    shard, victim = shards[0], cluster.owner_of(shards[0].keys.meta)
+    other = next(one for one in shards if cluster.owner_of(one.keys.meta) is not victim)
+    replica = cluster.replicas[cluster.masters.index(victim)]
+    owner, elsewhere = await shard.adopted(), await other.adopted()
+    await shard.offer(*pages(9))
+    held = (await claim(owner, 3)).claims
+    (before,) = await client.wait_durable([shard.keys.meta])
+    assert not client.is_durable
+
+    await asyncio.to_thread(victim.kill)
+    with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{victim.port}"):
+        await shard.try_offer(*pages(9))
+    assert await other.offer(*pages(4)) == Offered(4, 4), "tasks on other nodes go on"
+    await drain(elsewhere)
+
+    await asyncio.to_thread(cluster.wait_taken_over, replica)
+    assert await _answers(shard) != before
+    assert (await shard.counters())["discovered"] == 9
+    # What was decided under the former run is not written under this one.
+    assert await shard.try_offer(*pages(9)) is Refusal.RUN
+    assert await shard.adopt(owner) == Adopted(3, is_new_run=True)
+    assert await commit(owner, held) == []
+    await drain(owner)
+    assert sorted((await shard.assert_sound()).results) == pages(9)
+    # The new master has no replica, so there is nobody to wait for.
+    (now,) = await client.wait_durable([shard.keys.meta])
+    assert now == client.known_run(shard.keys.meta)
+
+
+async def test_links_that_no_replica_has_are_not_taken_as_kept_and_are_offered_again(
+    client: FrontierClient, cluster: RedisCluster, cluster_name: str
+) -> None:
+    """A page of one node waits for its links on another, until these cannot be lost any more."""
+    shards = await _shards(client, cluster_name)
+    far, victim = shards[0], cluster.owner_of(shards[0].keys.meta)
+    own = next(one for one in shards if cluster.owner_of(one.keys.meta) is not victim)
+    replica = cluster.replicas[cluster.masters.index(victim)]
+    owner = await far.adopted()
+    await far.offer(page(0))
+    runs = {far.number: far.offers.run(far.number)}
+    assert await far.offers.kept(runs, beside=own.number) == [far.number]
+
+    replica.pause()
+    command(victim, "CLIENT", "KILL", "TYPE", "REPLICA")  # nothing may wait in its socket
+    assert await far.offer(page(0), page(1)) == Offered(1, 2)
+    with pytest.raises(FrontierUnavailable, match="no replica of Redis"):
+        await far.offers.kept(runs, beside=own.number)
+    # The page's own node is not waited for: what is written there later comes later in its log.
+    assert await far.offers.kept(runs, beside=far.number) == [far.number]
+
+    await asyncio.to_thread(victim.kill)
+    replica.resume()
+    await asyncio.to_thread(cluster.wait_taken_over, replica)
+    await _answers(far)
+    assert await far.offers.kept(runs, beside=own.number) == [], "another run: offer them again"
+    assert isinstance(await far.adopt(owner), Adopted)
+    runs = {far.number: far.offers.run(far.number)}
+    assert await far.offer(page(0), page(1)) == Offered(1, 2), "the failover took it back"
+    assert await far.offers.kept(runs, beside=own.number) == [far.number]
+
+
+@pytest.mark.parametrize("first", ["meta", "the rest"])
+async def test_a_failover_amid_a_migration_makes_no_shard_look_missing_or_empty(
+    client: FrontierClient, cluster: RedisCluster, cluster_name: str, first: str
+) -> None:
+    """The new master does not know that keys are on their way: it says that they never were."""
+    shards = await _shards(client, cluster_name)
+    shard, source = shards[0], cluster.owner_of(shards[0].keys.meta)
+    replica = cluster.replicas[cluster.masters.index(source)]
+    target = next(one for one in cluster.masters if one is not source)
+    owner = await shard.adopted()
+    await shard.offer(*pages(5))
+    await claim(owner, 2)
+    await client.wait_durable([shard.keys.meta])
+    slot, meta = slot_of(shard.keys.meta), shard.keys.meta.encode()
+    cluster.open_slot(slot, source, target)
+    cluster.move_keys(slot, source, target, only=lambda key: (key == meta) == (first == "meta"))
+    cluster.wait_replicated(source)
+
+    await asyncio.to_thread(source.kill)
+    await asyncio.to_thread(cluster.wait_taken_over, replica)
+    await _answers(shard)
+    with pytest.raises(FrontierUnavailable, match="half moved"):
+        await owner.current_run()  # an owner does not adopt it
+    if first == "meta":
+        with pytest.raises(FrontierUnavailable, match="half moved"):
+            await shard.master.stats()
+    else:
+        assert await shard.try_offer(page(9)) is Refusal.RUN
+
+    # What redis-cli --cluster fix does.
+    cluster.open_slot(slot, replica, target)
+    cluster.move_keys(slot, replica, target)
+    cluster.close_slot(slot, replica, target)
+    await _answers(shard)
+    assert await shard.adopt(owner) == Adopted(2, is_new_run=True)
+    assert await owner.recover([], dead_below=0) == 2
+    await drain(owner)
+    assert sorted((await shard.assert_sound()).results) == pages(5)
