@@ -65,8 +65,9 @@ def global_options() -> list[click.Parameter]:
         _option("etcd", "HOST:PORT[,...]", "etcd endpoints  [default: 127.0.0.1:2379]"),
         _option(
             "redis",
-            "URL",
-            "Redis or Valkey server; one for now  [default: redis://127.0.0.1:6379/0]",
+            "URL[,...]",
+            "Redis or Valkey server; several are nodes of one Redis Cluster  "
+            "[default: redis://127.0.0.1:6379/0]",
         ),
         _option(
             "cluster", "NAME", "name of the installation in etcd and Redis  [default: default]"

@@ -39,6 +39,15 @@ _HERE = Path(__file__).parent
 _MARKED_FOLDERS = ("unit", "repo", "integration", "system", "chaos")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--servers",
+        default="",
+        help="what tests of the frontier run on, of redis, valkey and cluster; by default on the "
+        "first two, and those marked on_cluster on a Redis Cluster as well",
+    )
+
+
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Name long binary arguments after their parameter.
 

@@ -170,9 +170,12 @@ class FrontierClient:
             await self._nodes.current()
         probes = [node.probe() for node in self._nodes.all()]
         answers = await asyncio.gather(*probes, return_exceptions=True)
-        if all(answers):
+        failures = [one for one in answers if one is not None]
+        if failures:
             self._nodes.doubt()
-            raise next(one for one in answers if one is not None)
+        for one in failures:
+            if len(failures) == len(answers) or not isinstance(one, FrontierUnavailable):
+                raise one
 
     async def _spread(
         self, parts: Sequence[Part], keys: Sequence[str], send: Send[Part]
@@ -276,8 +279,8 @@ class FrontierClient:
     async def check_whole(self, keys: Sequence[str]) -> None:
         """Make sure that the slots of these keys lie on one node each.
 
-        A node that took over in the middle of a migration knows nothing of it (before Valkey 9 and
-        Redis 8.4): what was moved already is missing there, and it says so as if it had never been.
+        A Redis that took over in the middle of a migration knows nothing of it (Valkey 8 does):
+        what was moved already is missing there, and it says so as if it had never been.
 
         Raises:
             FrontierUnavailable: some keys lie on another node than the one that serves the slot, or

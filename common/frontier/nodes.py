@@ -92,7 +92,12 @@ class Nodes:
                 await node.close()
         if not alive:
             assert failure is not None
-            raise failure
+            if len(self._seeds) == 1:
+                raise failure
+            raise FrontierUnavailable(
+                f"no node of the Redis Cluster at {self.endpoint} answers; is it running? "
+                f"({failure})"
+            )
         single = next((node for node, info in alive if not info.in_cluster), None)
         if single is None:
             await self._look()
@@ -150,13 +155,14 @@ class Nodes:
             await self._look()
 
     async def _look(self) -> None:
-        """Ask nodes until one tells what the cluster looks like."""
+        """Ask nodes until one tells what the cluster looks like, at least as new as it is known."""
         nodes = list(self.by_id.values())
         random.shuffle(nodes)  # the one that answered last may know the least
         known = {node.address[:2] for node in nodes}
         seeds = [
             Node(address, in_cluster=True) for address in self._seeds if address[:2] not in known
         ]
+        best: tuple[Topology, Address] | None = None
         try:
             for node in (*nodes, *seeds):
                 try:
@@ -164,17 +170,21 @@ class Nodes:
                         (raw,) = await node.commands([("CLUSTER", "NODES")])
                 except (TimeoutError, FrontierUnavailable):
                     continue
-                await self._take(raw, node.address)
-                return
+                seen = Topology(parse_nodes(raw, by_name=node.address.is_tls))
+                if best is None or seen.epoch > best[0].epoch:
+                    best = seen, node.address
+                if self.topology is None or seen.epoch >= self.topology.epoch:
+                    break
         finally:
             for node in seeds:
                 await node.close()
-        raise FrontierUnavailable(
-            f"no node of the Redis Cluster at {self.endpoint} answers; is it running?"
-        )
+        if best is None:
+            raise FrontierUnavailable(
+                f"no node of the Redis Cluster at {self.endpoint} answers; is it running?"
+            )
+        await self._take(*best)
 
-    async def _take(self, raw: bytes, asked: Address) -> None:
-        topology = Topology(parse_nodes(raw, by_name=asked.is_tls))
+    async def _take(self, topology: Topology, asked: Address) -> None:
         tags = topology.tags()
         gone = self.by_id
         self.by_id = {}

@@ -34,6 +34,8 @@ class Member(NamedTuple):
     port: int
     is_master: bool
     has_failed: bool
+    epoch: int
+    """Of its claim to its slots: the newest claim holds."""
     master: str
     """Id of the node it replicates; empty for a master."""
     slots: tuple[tuple[int, int], ...]
@@ -51,7 +53,7 @@ def parse_nodes(raw: bytes, *, by_name: bool) -> list[Member]:
     """
     found = []
     for line in raw.decode().splitlines():
-        name, address, flags, master, _, _, _, _, *slots = line.split()
+        name, address, flags, master, _, _, epoch, _, *slots = line.split()
         marks = flags.split(",")
         if "noaddr" in marks or "handshake" in marks:
             continue
@@ -65,6 +67,7 @@ def parse_nodes(raw: bytes, *, by_name: bool) -> list[Member]:
                 port=int(port),
                 is_master="master" in marks,
                 has_failed="fail" in marks,
+                epoch=int(epoch),
                 master="" if master == "-" else master,
                 slots=tuple((int(first), int(last or first)) for first, _, last in ranges),
                 open_slots=tuple(one for one in slots if one.startswith("[")),
@@ -78,6 +81,8 @@ class Topology:
 
     def __init__(self, members: list[Member]) -> None:
         self.members = members
+        self.epoch = max((one.epoch for one in members), default=0)
+        """Grows whenever slots change hands."""
         self.masters = [one for one in members if one.is_master and not one.has_failed]
         self.owners: list[str | None] = [None] * SLOTS
         """Slot -> id of the master that serves it, whether it can be reached or not."""

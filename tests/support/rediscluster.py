@@ -97,6 +97,15 @@ class RedisCluster:
             one.set(f"crawlctl:{{{_tag_on(served(master))}}}:waited", 1)
             assert one.wait(1, 30_000) == 1
 
+    def cut_off_replica(self, master: RedisServer) -> None:
+        """From now on the replica gets nothing new, though the cluster sees both of them."""
+        command(master, "ACL", "SETUSER", "default", "-psync", "-sync")
+        command(master, "CLIENT", "KILL", "TYPE", "REPLICA")
+
+    def let_replica_follow(self, master: RedisServer) -> None:
+        """End what :meth:`cut_off_replica` has begun."""
+        command(master, "ACL", "SETUSER", "default", "+psync", "+sync")
+
     def wait_taken_over(self, replica: RedisServer) -> None:
         """Return once a replica has become a master and all slots are served again."""
         wait_until(lambda: command(replica, "ROLE")[0] == b"master")

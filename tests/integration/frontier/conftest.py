@@ -1,4 +1,8 @@
-"""Every test here runs on a real Redis and on a real Valkey, each one process for all tests."""
+"""Every test here runs on a real Redis and on a real Valkey, each one process for all tests.
+
+Those marked ``on_cluster`` run on a Redis Cluster of three masters as well, and with ``--servers
+cluster`` all that need nothing of a single server.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from common.frontier import FrontierClient, RedisOptions, owner
 from common.model.job import JobSpec
 from tests.integration.frontier.shard import Shard
 from tests.integration.frontier.valkey import start_valkey
+from tests.support.rediscluster import redis_cluster
 from tests.support.servers import RedisServer, start_redis, stopping
 
 MakeShard = Callable[..., Shard]
@@ -23,11 +28,36 @@ class Starter(Protocol):
     def __call__(self, folder: Path, *, options: Sequence[str] = ()) -> RedisServer: ...
 
 
-@pytest.fixture(scope="session", params=[start_redis, start_valkey], ids=["redis", "valkey"])
-def start_server(request: pytest.FixtureRequest) -> Starter:
+STARTERS: dict[str, Starter] = {"redis": start_redis, "valkey": start_valkey}
+CLUSTER = "cluster"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not to run on a cluster, or cannot."""
+    chosen = set(filter(None, config.getoption("--servers").split(",")))
+    kept, left = [], []
+    for item in items:
+        kind = getattr(item, "callspec", None) and item.callspec.params.get("kind")  # type: ignore[attr-defined]
+        names = getattr(item, "fixturenames", ())
+        on_cluster = "data_server" not in names and "start_server" not in names
+        if not chosen:
+            on_cluster = on_cluster and item.get_closest_marker("on_cluster") is not None
+        is_wanted = kind is None or not chosen or kind in chosen
+        (kept if is_wanted and (kind != CLUSTER or on_cluster) else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = kept
+
+
+@pytest.fixture(scope="session", params=[*STARTERS, CLUSTER])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What a test runs on."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def start_server(kind: str) -> Starter:
     """Starts a server of either kind; for tests that break it."""
-    starter: Starter = request.param
-    return starter
+    return STARTERS[kind]
 
 
 @pytest.fixture(scope="session")
@@ -39,9 +69,20 @@ def data_server(
         yield server
 
 
+@pytest.fixture(scope="session")
+def server_urls(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, ...]]:
+    if kind == CLUSTER:
+        with redis_cluster(tmp_path_factory.mktemp(CLUSTER), start=start_redis) as cluster:
+            yield cluster.urls
+    else:
+        yield (request.getfixturevalue("data_server").url,)
+
+
 @pytest.fixture
-async def client(data_server: RedisServer) -> AsyncIterator[FrontierClient]:
-    client = FrontierClient(RedisOptions(urls=(data_server.url,)))
+async def client(server_urls: tuple[str, ...]) -> AsyncIterator[FrontierClient]:
+    client = FrontierClient(RedisOptions(urls=server_urls))
     await client.open()
     yield client
     await client.close()

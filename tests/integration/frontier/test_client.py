@@ -222,6 +222,12 @@ async def test_a_read_only_replica_is_unavailable(start_server: Starter, tmp_pat
     ("urls", "message"),
     [
         ((), "give the URL"),
+        (
+            ("redis://u:secret@a", "redis://u:secret@b/2"),
+            "has database 0 only; leave the number",
+        ),
+        (("redis://u:secret@a", "redis://u:other@b"), "spoken with in one way"),
+        (("redis://u:secret@a", "rediss://u:secret@b"), "spoken with in one way"),
         (("http://user:secret@host:1/",), r"http://\*\*\*@host:1/.*is not a Redis URL"),
         (("redis://h:port/0",), "is not a Redis URL"),
     ],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from common.frontier import FrontierClient, RedisOptions, Refusal
 from common.frontier.removal import remove
 from common.frontier.replies import Adopted, Offered
-from common.model.errors import FrontierUnavailable
+from common.model.errors import FrontierUnavailable, SettingsError
 from common.model.job import JobSpec
 from tests.integration.frontier.conftest import Starter
 from tests.integration.frontier.shard import (
@@ -23,6 +24,7 @@ from tests.integration.frontier.shard import (
     pages,
 )
 from tests.support.rediscluster import RedisCluster, redis_cluster, slot_of
+from tests.support.servers import free_ports, stopping
 
 SHARDS = 12
 
@@ -74,6 +76,29 @@ async def test_a_job_over_all_nodes_is_crawled_sealed_and_deleted(
     assert sum([count async for count in remove(client, cluster=cluster_name, job=JOB)]) > 0
     assert not any(one.exists for one in await shards[0].master.stats())
     assert [count async for count in remove(client, cluster=cluster_name, job=JOB)] == []
+
+
+async def test_urls_that_are_not_of_one_cluster_are_refused(
+    cluster: RedisCluster, start_server: Starter, tmp_path: Path
+) -> None:
+    (bus,) = free_ports(1)
+    alone = ("--cluster-enabled", "yes", "--cluster-port", f"{bus}")
+    single, other = start_server(tmp_path / "s"), start_server(tmp_path / "o", options=alone)
+    with stopping(single), stopping(other):
+        for urls, message in (
+            ((cluster.urls[0], single.url), f"127.0.0.1:{single.port} is not in cluster mode"),
+            ((cluster.urls[0], other.url), f"127.0.0.1:{other.port} is no node of the Redis Cl"),
+            ((cluster.urls[0].replace("/0", "/3"),), "a Redis Cluster has database 0 only"),
+        ):
+            with pytest.raises(SettingsError, match=message):
+                await FrontierClient(RedisOptions(urls=urls)).open()
+    # One that is away is no matter, as long as another answers.
+    client = FrontierClient(RedisOptions(urls=(single.url, *cluster.urls)))
+    await client.open()
+    assert len(await client.nodes()) == 3
+    await client.close()
+    with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{single.port}"):
+        await FrontierClient(RedisOptions(urls=(single.url, other.url))).open()
 
 
 async def test_one_url_without_a_cluster_of_urls_works_as_well(
