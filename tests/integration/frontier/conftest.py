@@ -30,34 +30,39 @@ class Starter(Protocol):
 
 STARTERS: dict[str, Starter] = {"redis": start_redis, "valkey": start_valkey}
 CLUSTER = "cluster"
+_HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not to run on a cluster, or cannot."""
     chosen = set(filter(None, config.getoption("--servers").split(",")))
-    kept, left = [], []
-    for item in items:
-        kind = getattr(item, "callspec", None) and item.callspec.params.get("kind")  # type: ignore[attr-defined]
-        names = getattr(item, "fixturenames", ())
-        on_cluster = "data_server" not in names and "start_server" not in names
-        if not chosen:
-            on_cluster = on_cluster and item.get_closest_marker("on_cluster") is not None
-        is_wanted = kind is None or not chosen or kind in chosen
-        (kept if is_wanted and (kind != CLUSTER or on_cluster) else left).append(item)
+    left = [one for one in items if one.path.parent == _HERE and not _is_wanted(one, chosen)]
     config.hook.pytest_deselected(items=left)
-    items[:] = kept
+    items[:] = [one for one in items if one not in left]
+
+
+def _is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
+    assert isinstance(item, pytest.Function)
+    kind = item.callspec.params.get("server_kind") if hasattr(item, "callspec") else None
+    if kind != CLUSTER:
+        return kind is None or not chosen or kind in chosen
+    if chosen:
+        may = item.get_closest_marker("one_server") is None and CLUSTER in chosen
+    else:
+        may = item.get_closest_marker("on_cluster") is not None
+    return may and not {"data_server", "start_server"} & set(item.fixturenames)
 
 
 @pytest.fixture(scope="session", params=[*STARTERS, CLUSTER])
-def kind(request: pytest.FixtureRequest) -> str:
+def server_kind(request: pytest.FixtureRequest) -> str:
     """What a test runs on."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def start_server(kind: str) -> Starter:
+def start_server(server_kind: str) -> Starter:
     """Starts a server of either kind; for tests that break it."""
-    return STARTERS[kind]
+    return STARTERS[server_kind]
 
 
 @pytest.fixture(scope="session")
@@ -71,9 +76,9 @@ def data_server(
 
 @pytest.fixture(scope="session")
 def server_urls(
-    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    server_kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, ...]]:
-    if kind == CLUSTER:
+    if server_kind == CLUSTER:
         with redis_cluster(tmp_path_factory.mktemp(CLUSTER), start=start_redis) as cluster:
             yield cluster.urls
     else:

@@ -28,6 +28,8 @@ from tests.integration.frontier.shard import (
 )
 from tests.support.servers import RedisServer
 
+pytestmark = pytest.mark.on_cluster
+
 
 async def test_a_newer_token_shuts_the_older_one_out_of_every_script(make_shard: MakeShard) -> None:
     shard = await make_shard(per_host=4).create()
@@ -165,6 +167,7 @@ async def test_on_a_new_run_the_state_by_etcd_is_applied_again(
     assert (await shard.stats()).state is after
 
 
+@pytest.mark.one_server
 async def test_on_a_new_run_of_a_durable_server_hosts_need_no_rest(make_shard: MakeShard) -> None:
     """Their last times are kept with everything else that was acknowledged."""
     shard = await make_shard(delay=30).create()

@@ -21,6 +21,8 @@ from tests.integration.frontier.shard import (
     pages,
 )
 
+pytestmark = pytest.mark.on_cluster
+
 OTHER = "http://b.example"
 
 

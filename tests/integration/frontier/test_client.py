@@ -61,6 +61,7 @@ async def test_every_script_compiles(client: FrontierClient, strict: bool) -> No
     assert [sha.decode() for sha in shas] == [one.sha for one in loaded.values()]
 
 
+@pytest.mark.one_server
 async def test_scripts_without_the_engines_mark_do_the_same(make_shard: MakeShard) -> None:
     shard = make_shard(per_host=2)
     for _ in range(4):

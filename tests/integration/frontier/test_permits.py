@@ -207,6 +207,7 @@ async def clock(client: FrontierClient, monkeypatch: pytest.MonkeyPatch) -> _Clo
     return clock
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize("step_s", [3600, -3600])
 async def test_hosts_rest_for_a_delay_after_the_servers_clock_was_set(
     holders: _Holders, clock: _Clock, step_s: int
@@ -229,6 +230,7 @@ async def test_hosts_rest_for_a_delay_after_the_servers_clock_was_set(
     assert 0.4 <= time.monotonic() - ended_at < 20, "not before a delay, and no stall"
 
 
+@pytest.mark.one_server
 async def test_a_clock_set_right_again_is_known_as_soon_as_it_is_read(
     holders: _Holders, clock: _Clock
 ) -> None:
@@ -240,6 +242,7 @@ async def test_a_clock_set_right_again_is_known_as_soon_as_it_is_read(
     assert 0 == (await one(other, key=HostKey("http://c.example"), delay_ms=60_000)).granted
 
 
+@pytest.mark.one_server
 async def test_a_clock_that_runs_on_stops_nobody(holders: _Holders, clock: _Clock) -> None:
     holder = holders.new()
     for number in range(20):
@@ -283,6 +286,7 @@ _LIMITS = st.lists(
 )
 
 
+@pytest.mark.one_server
 @settings(
     max_examples=200,
     deadline=None,
@@ -431,6 +435,7 @@ class _World:
             holder.slots -= 1
 
 
+@pytest.mark.one_server
 @pytest.mark.parametrize(
     "limits",
     [

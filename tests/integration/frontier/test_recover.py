@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from common.frontier import items
 from common.frontier.owner import MAX_OWNERS, SUSPECT_OWNERS, Settled
 from common.frontier.replies import Claim
@@ -20,6 +22,8 @@ from tests.integration.frontier.shard import (
     page,
     pages,
 )
+
+pytestmark = pytest.mark.on_cluster
 
 OTHER = "http://b.example"
 

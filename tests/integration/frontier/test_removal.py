@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from common.frontier.client import FrontierClient
 from common.frontier.keys import keys_of_job
 from common.frontier.removal import remove
@@ -16,6 +18,7 @@ async def keys(client: FrontierClient, pattern: str) -> list[bytes]:
     return sorted(found)
 
 
+@pytest.mark.one_server
 async def test_every_key_of_the_job_goes_and_no_other(
     make_shard: MakeShard, cluster_name: str
 ) -> None:

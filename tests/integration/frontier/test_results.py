@@ -8,6 +8,8 @@ from common.frontier.results import ResultGroup
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import JOB, Shard
 
+pytestmark = pytest.mark.on_cluster
+
 
 def group(shard: Shard, name: str, reader: str = "r") -> ResultGroup:
     return ResultGroup(

@@ -9,7 +9,9 @@ import pytest
 
 from common.coord import EndpointStatus, LockInfo, NodeInfo, NodeView
 from common.frontier import ServerInfo, ShardStats
+from common.frontier.topology import Topology, parse_nodes
 from common.model import counters
+from crawlctl.cluster_diagnosis import judge_topology
 from crawlctl.diagnosis import (
     exit_code,
     judge_etcd,
@@ -177,3 +179,29 @@ def test_a_fence_above_its_lock_is_suspicious() -> None:
         (Status.FAILED, "shard 4"),
     ]
     assert "not reached" in found[-1].detail
+
+
+def test_a_cluster_is_judged_by_its_slots_what_moves_and_who_takes_over() -> None:
+    def node(name: str, slots: str, *, flags: str = "master", of: str = "-") -> str:
+        return f"{name} 10.0.0.1:70@17 {flags} {of} 0 0 1 connected {slots}\n"
+
+    whole = node("a", "0-8000") + node("b", "8001-16383")
+    replicas = node("c", "", flags="slave", of="a") + node("d", "", flags="slave", of="b")
+    good = Topology(parse_nodes((whole + replicas).encode(), by_name=False))
+    assert statuses(judge_topology(good, [])) == {
+        "redis.cluster": Status.OK, "redis.replicas": Status.OK,
+    }  # fmt: skip
+    alone = Topology(parse_nodes(node("a", "0-8000").encode(), by_name=False))
+    found = judge_topology(alone, ["7 from 10.0.0.1:70"])
+    assert statuses(found) == {
+        "redis.cluster": Status.FAILED,
+        "redis.slots": Status.WARNING,
+        "redis.replicas": Status.INFO,
+    }
+    assert "8383 of 16384 slots" in found[0].detail
+    assert "7 from 10.0.0.1:70" in found[1].detail
+
+
+def test_what_is_said_of_a_node_names_it() -> None:
+    found = judge_redis(GOOD_REDIS, now_s=1000.0, where="10.0.0.1:70: ")
+    assert all(one.detail.startswith("10.0.0.1:70: ") for one in found)
