@@ -245,6 +245,22 @@ def judge_redis(info: ServerInfo, *, now_s: float, where: str = "") -> list[Find
         )
     else:
         findings.append(Finding("redis.persistence", Status.OK, "every write is on disk"))
+    findings += _judge_memory(info)
+    apart = info.clock_s - now_s
+    far = abs(apart) > _CLOCKS_APART_S
+    findings.append(
+        Finding(
+            "clocks",
+            Status.INFO,
+            f"the data server's clock is {abs(apart):.1f} s {'ahead' if apart > 0 else 'behind'}",
+            "nothing depends on it, but times in records will look odd" if far else None,
+        )
+    )
+    return [one._replace(detail=where + one.detail) for one in findings]
+
+
+def _judge_memory(info: ServerInfo) -> list[Finding]:
+    findings = []
     if info.eviction != "noeviction":
         findings.append(
             Finding(
@@ -264,14 +280,4 @@ def judge_redis(info: ServerInfo, *, now_s: float, where: str = "") -> list[Find
                 "raise maxmemory, or export and remove old jobs",
             )
         )
-    apart = info.clock_s - now_s
-    far = abs(apart) > _CLOCKS_APART_S
-    findings.append(
-        Finding(
-            "clocks",
-            Status.INFO,
-            f"the data server's clock is {abs(apart):.1f} s {'ahead' if apart > 0 else 'behind'}",
-            "nothing depends on it, but times in records will look odd" if far else None,
-        )
-    )
-    return [one._replace(detail=where + one.detail) for one in findings]
+    return findings

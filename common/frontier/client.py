@@ -3,7 +3,7 @@
 All keys of a task have one hash tag, so that every call goes to one node. Which one is looked up in
 the cluster's own map, which is read again when a node says MOVED (nothing was done then, and the
 call goes to the right node) or does not answer. A slot that is on its way to another node is waited
-for (:class:`~common.frontier.node.SlotMoving`): no script of ours could run on a part of its keys.
+for (``SlotMoving``): no script of ours could run on a part of its keys.
 
 Server runs (design rule P6), durability (P7) and clocks are those of the node that holds a key. A
 shard that another node serves after a migration or a failover so meets another run, and is adopted
@@ -20,8 +20,8 @@ from redis.exceptions import MovedError
 
 from common.frontier.addresses import RedisOptions
 from common.frontier.clock import ServerClock
-from common.frontier.node import Node
-from common.frontier.nodes import Nodes
+from common.frontier.data_server import DataServer
+from common.frontier.data_servers import DataServers
 from common.frontier.scripts import Call
 from common.frontier.server import ServerInfo
 from common.frontier.topology import Topology, key_of, parse_nodes, slot_of
@@ -32,15 +32,15 @@ _ROUNDS: Final = 5
 """So often a call follows keys that move, before it waits."""
 
 Part = TypeVar("Part")
-Send = Callable[[Node, list[Part]], Awaitable[list[Any]]]
+Send = Callable[[DataServer, list[Part]], Awaitable[list[Any]]]
 
 
 class FrontierClient:
     """Runs scripts and plain commands where their keys are."""
 
     def __init__(self, options: RedisOptions) -> None:
-        self._nodes = Nodes(options)
-        self.endpoint = self._nodes.endpoint
+        self._servers = DataServers(options)
+        self.endpoint = self._servers.endpoint
 
     async def open(self, *, timeout_s: float = 3.0) -> None:
         """Connect once, and check that the servers can hold a frontier; else close again.
@@ -67,7 +67,7 @@ class FrontierClient:
 
     async def close(self) -> None:
         """Close every connection; calls under way fail."""
-        await self._nodes.close()
+        await self._servers.close()
 
     async def infos(self) -> dict[str, ServerInfo | FrontierUnavailable]:
         """Return what each server says of itself, by endpoint.
@@ -75,29 +75,31 @@ class FrontierClient:
         Raises:
             FrontierUnavailable: none of them answers.
         """
-        nodes = await self.nodes()
-        answers = await asyncio.gather(*(node.info() for node in nodes), return_exceptions=True)
+        servers = await self.servers()
+        answers = await asyncio.gather(
+            *(server.info() for server in servers), return_exceptions=True
+        )
         found: dict[str, ServerInfo | FrontierUnavailable] = {}
-        for node, answer in zip(nodes, answers, strict=True):
+        for server, answer in zip(servers, answers, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, FrontierUnavailable):
                 raise answer
-            found[node.endpoint] = answer
+            found[server.endpoint] = answer
         failures = [one for one in found.values() if isinstance(one, FrontierUnavailable)]
         if len(failures) == len(found):
             raise failures[0]
         return found
 
-    async def nodes(self) -> list[Node]:
+    async def servers(self) -> list[DataServer]:
         """Return the server, or every master of the cluster as it is now."""
         await self.topology()
-        return self._nodes.all()
+        return self._servers.all()
 
     async def topology(self) -> Topology | None:
         """Return the cluster as it is now; None for a single server."""
-        await self._nodes.ready()
-        if self._nodes.topology is not None:
-            await self._nodes.look_again(self._nodes.topology)
-        return self._nodes.topology
+        await self._servers.ready()
+        if self._servers.topology is not None:
+            await self._servers.look_again(self._servers.topology)
+        return self._servers.topology
 
     async def moving(self) -> list[str]:
         """Return the slots of a cluster that are on their way, as its nodes say of themselves.
@@ -107,16 +109,16 @@ class FrontierClient:
         if await self.topology() is None:
             return []
         found = []
-        for node in self._nodes.all():
+        for server in self._servers.all():
             try:
-                (raw,) = await node.commands([("CLUSTER", "NODES")])
+                (raw,) = await server.commands([("CLUSTER", "NODES")])
             except FrontierUnavailable:
                 continue
             for mark in (
                 one for each in parse_nodes(raw, by_name=False) for one in each.open_slots
             ):
                 slot, direction, _ = mark.strip("[]").split("-", 2)
-                found.append(f"{slot} {'from' if direction == '>' else 'to'} {node.endpoint}")
+                found.append(f"{slot} {'from' if direction == '>' else 'to'} {server.endpoint}")
         return found
 
     # -------------------------------------------------------------------------- calls and commands
@@ -129,8 +131,8 @@ class FrontierClient:
                 may have run: each is safe to repeat, but a claim's reply must then be recovered.
             ScriptBug: a script failed.
         """
-        if self._nodes.only is not None:
-            return await self._nodes.only.call(calls)
+        if self._servers.only is not None:
+            return await self._servers.only.call(calls)
         return _all_or_none(await self.try_call(calls))
 
     async def try_call(self, calls: Sequence[Call]) -> list[Any]:
@@ -139,7 +141,7 @@ class FrontierClient:
         Raises:
             ScriptBug: a script failed.
         """
-        return await self._spread(calls, [one.keys[0] for one in calls], Node.call)
+        return await self._spread(calls, [one.keys[0] for one in calls], DataServer.call)
 
     async def commands(
         self, commands: Sequence[tuple[str | bytes | int | float, ...]]
@@ -149,11 +151,11 @@ class FrontierClient:
         Raises:
             FrontierUnavailable: as for :meth:`call`.
         """
-        await self._nodes.ready()
-        if self._nodes.only is not None:
-            return await self._nodes.only.commands(commands)
+        await self._servers.ready()
+        if self._servers.only is not None:
+            return await self._servers.only.commands(commands)
         keys = [key_of(one) for one in commands]
-        return _all_or_none(await self._spread(commands, keys, Node.commands))
+        return _all_or_none(await self._spread(commands, keys, DataServer.commands))
 
     async def times_ms(self, keys: Sequence[str]) -> list[int]:
         """Return the time now, by the clock of the server that holds each key (Unix ms)."""
@@ -165,14 +167,14 @@ class FrontierClient:
         Raises:
             FrontierUnavailable: none of them does; says why.
         """
-        await self._nodes.ready()
-        if self._nodes.topology is not None:
-            await self._nodes.current()
-        probes = [node.probe() for node in self._nodes.all()]
+        await self._servers.ready()
+        if self._servers.topology is not None:
+            await self._servers.current()
+        probes = [server.probe() for server in self._servers.all()]
         answers = await asyncio.gather(*probes, return_exceptions=True)
         failures = [one for one in answers if one is not None]
         if failures:
-            self._nodes.doubt()
+            self._servers.doubt()
         for one in failures:
             if len(failures) == len(answers) or not isinstance(one, FrontierUnavailable):
                 raise one
@@ -181,14 +183,14 @@ class FrontierClient:
         self, parts: Sequence[Part], keys: Sequence[str], send: Send[Part]
     ) -> list[Any]:
         """Send each part to the node of its key; a reply each, or why there is none."""
-        await self._nodes.ready()
-        if self._nodes.only is not None:
-            return await _answers(send(self._nodes.only, list(parts)), len(parts))
+        await self._servers.ready()
+        if self._servers.only is not None:
+            return await _answers(send(self._servers.only, list(parts)), len(parts))
         slots = [slot_of(key) for key in keys]
         replies: list[Any] = [None] * len(parts)
         todo = list(range(len(parts)))
         for _ in range(_ROUNDS):
-            topology = await self._nodes.current()
+            topology = await self._servers.current()
             groups: dict[str, list[int]] = {}
             for at in todo:
                 groups.setdefault(topology.owners[slots[at]] or "", []).append(at)
@@ -205,11 +207,11 @@ class FrontierClient:
                     if isinstance(reply, MovedError):
                         moved.append(at)
                     elif isinstance(reply, FrontierUnavailable):
-                        self._nodes.doubt()
+                        self._servers.doubt()
             if not moved:
                 return replies
             todo = moved
-            await self._nodes.look_again(topology)
+            await self._servers.look_again(topology)
         for at in todo:
             replies[at] = FrontierUnavailable(
                 f"the nodes of the Redis Cluster at {self.endpoint} do not agree yet who serves "
@@ -218,11 +220,11 @@ class FrontierClient:
         return replies
 
     async def _to(self, owner: str, parts: list[Part], send: Send[Part]) -> list[Any]:
-        node = self._nodes.by_id.get(owner)
-        if node is None:
+        server = self._servers.by_id.get(owner)
+        if server is None:
             problem = f"no node of the Redis Cluster at {self.endpoint} serves these keys"
             return [FrontierUnavailable(problem)] * len(parts)
-        return await _answers(send(node, parts), len(parts))
+        return await _answers(send(server, parts), len(parts))
 
     # ------------------------------------------------------------------- runs, durability, clocks
 
@@ -232,7 +234,7 @@ class FrontierClient:
         Raises:
             FrontierUnavailable: one did not answer, or the key is being moved.
         """
-        return _all_or_none(await self._spread(keys, keys, Node.runs))
+        return _all_or_none(await self._spread(keys, keys, DataServer.runs))
 
     async def current_run(self, key: str) -> str:
         """Return the run id of the server that holds a key now."""
@@ -242,19 +244,19 @@ class FrontierClient:
     async def wait_durable(self, keys: Sequence[str]) -> list[str]:
         """Return once the servers of these keys keep all that they have acknowledged before.
 
-        See :meth:`~common.frontier.node.Node.wait_durable`.
+        See :meth:`~common.frontier.data_server.DataServer.wait_durable`.
 
         Returns:
             For each key the server run that keeps it. What was acknowledged by another run may be
             lost: compare.
         """
-        await self._nodes.fresh()
+        await self._servers.fresh()
         return _all_or_none(await self._spread(keys, keys, _wait_durable))
 
     def known_run(self, key: str) -> str:
         """Return the run of the server that holds a key, as it answered last; "" if none has."""
-        node = self._nodes.of(key)
-        return "" if node is None else node.run_id
+        server = self._servers.of(key)
+        return "" if server is None else server.run_id
 
     @property
     def is_durable(self) -> bool:
@@ -262,19 +264,19 @@ class FrontierClient:
 
         Never said of a cluster: a replica, or a node that keys were moved to, is another server.
         """
-        return self._nodes.only is not None and self._nodes.only.is_durable
+        return self._servers.only is not None and self._servers.only.is_durable
 
     def clock(self, key: str) -> ServerClock:
         """Return what is known of the clock of the server that holds a key."""
-        node = self._nodes.of(key)
-        return ServerClock() if node is None else node.clock
+        server = self._servers.of(key)
+        return ServerClock() if server is None else server.clock
 
     def are_apart(self, key: str, other: str) -> bool:
         """Tell whether two keys lie on different servers: then one may lose what the other keeps.
 
         On one server they share one log, and what comes later in it implies what comes earlier.
         """
-        return self._nodes.only is None and self._nodes.of(key) is not self._nodes.of(other)
+        return self._servers.only is None and self._servers.of(key) is not self._servers.of(other)
 
     async def check_whole(self, keys: Sequence[str]) -> None:
         """Make sure that the slots of these keys lie on one node each.
@@ -290,15 +292,17 @@ class FrontierClient:
         if topology is None:
             return
         slots = sorted({slot_of(key) for key in keys})
-        for owner, node in self._nodes.by_id.items():
+        for owner, server in self._servers.by_id.items():
             others = [slot for slot in slots if topology.owners[slot] != owner]
-            counts = await node.commands([("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in others])
-            for slot, count in zip(others, counts, strict=True):
+            if not others:
+                continue
+            asked = [("CLUSTER", "COUNTKEYSINSLOT", slot) for slot in others]
+            for slot, count in zip(others, await server.commands(asked), strict=True):
                 if count:
                     raise FrontierUnavailable(
                         f"slot {slot} of the Redis Cluster is half moved: {count} keys of it lie "
-                        f"on {node.endpoint}, which does not serve it; if nobody is moving it, run "
-                        f"redis-cli --cluster fix {node.endpoint}"
+                        f"on {server.endpoint}, which does not serve it; if nobody is moving it, "
+                        f"run redis-cli --cluster fix {server.endpoint}"
                     )
 
 
@@ -326,10 +330,10 @@ def _all_or_none(replies: list[Any]) -> list[Any]:
     return replies
 
 
-async def _wait_durable(node: Node, keys: list[str]) -> list[str]:
-    return [await node.wait_durable()] * len(keys)
+async def _wait_durable(server: DataServer, keys: list[str]) -> list[str]:
+    return [await server.wait_durable()] * len(keys)
 
 
-async def _times_ms(node: Node, keys: list[str]) -> list[int]:
-    ((seconds, micros),) = await node.commands([("TIME",)])
+async def _times_ms(server: DataServer, keys: list[str]) -> list[int]:
+    ((seconds, micros),) = await server.commands([("TIME",)])
     return [int(seconds) * 1000 + int(micros) // 1000] * len(keys)

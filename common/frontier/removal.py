@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from common.frontier.client import FrontierClient
+from common.frontier.data_server import DataServer
 from common.frontier.keys import keys_of_job
-from common.frontier.node import Node
 from common.frontier.topology import SLOTS
 from common.model.errors import FrontierUnavailable
 from common.model.ids import JobId
@@ -33,31 +33,31 @@ async def remove(client: FrontierClient, *, cluster: str, job: JobId) -> AsyncIt
     """
     pattern = keys_of_job(cluster, job)
     clean, backwards = 0, False
-    nodes = await _nodes(client)
-    while clean < min(2, len(nodes)):
+    servers = await _servers(client)
+    while clean < min(2, len(servers)):
         clean += 1
-        for node in reversed(nodes) if backwards else nodes:
-            async for found in _scan(node, pattern):
+        for server in reversed(servers) if backwards else servers:
+            async for found in _scan(server, pattern):
                 clean = 0
                 yield sum(await client.commands([("UNLINK", key) for key in found]))
         backwards = not backwards
-        nodes = await _nodes(client)
+        servers = await _servers(client)
 
 
-async def _nodes(client: FrontierClient) -> list[Node]:
+async def _servers(client: FrontierClient) -> list[DataServer]:
     topology = await client.topology()
     if topology is not None and topology.covered < SLOTS:
         raise FrontierUnavailable(
             f"the Redis Cluster at {client.endpoint} serves only {topology.covered} of {SLOTS} "
             "slots now, so that keys cannot be deleted; delete the job again when it is whole"
         )
-    return await client.nodes()
+    return await client.servers()
 
 
-async def _scan(node: Node, pattern: str) -> AsyncIterator[list[bytes]]:
+async def _scan(server: DataServer, pattern: str) -> AsyncIterator[list[bytes]]:
     cursor: bytes | int = 0
     while True:
-        ((cursor, found),) = await node.commands(
+        ((cursor, found),) = await server.commands(
             [("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP)]
         )
         if found:

@@ -117,10 +117,10 @@ MUTANTS = {
         frozenset({"after the end", "counters"}),
     ),
     "server-run": Mutant(
-        "server-run check (_guard.lua, node.py)",
+        "server-run check (_guard.lua, data_server.py)",
         "restart-redis",
         (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),
-         Patch("common/frontier/node.py",
+         Patch("common/frontier/data_server.py",
                'if any(one.run not in ("", link.run_id) for one in calls):', "if False:")),
         frozenset({"unverified run"}),
     ),

@@ -65,10 +65,10 @@ async def test_every_script_compiles(client: FrontierClient, strict: bool) -> No
 async def test_scripts_without_the_engines_mark_do_the_same(make_shard: MakeShard) -> None:
     shard = make_shard(per_host=2)
     for _ in range(4):
-        (node,) = await shard.client.nodes()
-        async with node._link() as link:
+        (server,) = await shard.client.servers()
+        async with server._link() as link:
             link.strict = False
-            await node._exchange(
+            await server._exchange(
                 link,
                 [("SCRIPT", "LOAD", one.source) for one in scripts.load(strict=False).values()],
             )

@@ -95,7 +95,7 @@ async def test_urls_that_are_not_of_one_cluster_are_refused(
     # One that is away is no matter, as long as another answers.
     client = FrontierClient(RedisOptions(urls=(single.url, *cluster.urls)))
     await client.open()
-    assert len(await client.nodes()) == 3
+    assert len(await client.servers()) == 3
     await client.close()
     with pytest.raises(FrontierUnavailable, match=f"127.0.0.1:{single.port}"):
         await FrontierClient(RedisOptions(urls=(single.url, other.url))).open()

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from common.frontier.barrier import Barrier
+from tests.support.waiting import until_true
 
 
 class Waits:
@@ -20,8 +21,7 @@ class Waits:
         return await self.begun[-1]
 
     async def until_begun(self, count: int) -> None:
-        while len(self.begun) < count:
-            await asyncio.sleep(0)
+        await until_true(lambda: len(self.begun) >= count)
 
 
 async def test_who_comes_during_a_wait_shares_the_next_one() -> None:

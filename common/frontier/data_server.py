@@ -100,7 +100,7 @@ class _Link:
         return self.born_ms if arg is BORN else arg
 
 
-class Node:
+class DataServer:
     """A few connections to one server; calls are pipelines of scripts or plain commands."""
 
     def __init__(self, address: Address, *, in_cluster: bool = False) -> None:

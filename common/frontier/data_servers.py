@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 from common.frontier.addresses import Address, RedisOptions, addresses
-from common.frontier.node import Node
+from common.frontier.data_server import DataServer
 from common.frontier.server import ServerInfo
 from common.frontier.topology import Topology, parse_nodes, slot_of
 from common.model.errors import FrontierUnavailable, SettingsError
@@ -25,17 +25,17 @@ FRESH_S: Final = 10.0
 """After that time the replicas of a node are counted again before they are relied on."""
 
 
-class Nodes:
+class DataServers:
     """The servers of one client."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._seeds = addresses(options)
         self.endpoint = ",".join(one.endpoint for one in self._seeds)
-        self.only: Node | None = None
+        self.only: DataServer | None = None
         """The one server, where it is not a cluster."""
         self.topology: Topology | None = None
         """The cluster as it was seen last."""
-        self.by_id: dict[str, Node] = {}
+        self.by_id: dict[str, DataServer] = {}
         """Masters of the cluster that are alive."""
         self._looking = asyncio.Lock()
         self._looked_at = 0.0
@@ -43,14 +43,14 @@ class Nodes:
 
     async def close(self) -> None:
         """Close every connection; calls under way fail."""
-        for node in self.all():
-            await node.close()
+        for server in self.all():
+            await server.close()
 
-    def all(self) -> list[Node]:
+    def all(self) -> list[DataServer]:
         """Return the server, or the masters of the cluster."""
         return list(self.by_id.values()) if self.only is None else [self.only]
 
-    def of(self, key: str) -> Node | None:
+    def of(self, key: str) -> DataServer | None:
         """Return the server that holds a key, as far as is known."""
         if self.only is not None or self.topology is None:
             return self.only
@@ -78,18 +78,18 @@ class Nodes:
 
     async def _discover(self) -> None:
         failure: FrontierUnavailable | None = None
-        alive: list[tuple[Node, ServerInfo]] = []
+        alive: list[tuple[DataServer, ServerInfo]] = []
         for address in self._seeds:
-            node = Node(address)
+            server = DataServer(address)
             try:
                 async with asyncio.timeout(None if len(self._seeds) == 1 else LOOK_S):
-                    alive.append((node, await node.info()))
+                    alive.append((server, await server.info()))
             except TimeoutError:
-                failure = FrontierUnavailable(f"Redis at {node.endpoint} did not answer in time")
+                failure = FrontierUnavailable(f"Redis at {server.endpoint} did not answer in time")
             except FrontierUnavailable as error:
                 failure = error
-            if not alive or alive[-1][0] is not node or alive[-1][1].in_cluster:
-                await node.close()
+            if not alive or alive[-1][0] is not server or alive[-1][1].in_cluster:
+                await server.close()
         if not alive:
             assert failure is not None
             if len(self._seeds) == 1:
@@ -98,7 +98,7 @@ class Nodes:
                 f"no node of the Redis Cluster at {self.endpoint} answers; is it running? "
                 f"({failure})"
             )
-        single = next((node for node, info in alive if not info.in_cluster), None)
+        single = next((server for server, info in alive if not info.in_cluster), None)
         if single is None:
             await self._look()
             await self._refuse_several_clusters()
@@ -115,14 +115,14 @@ class Nodes:
         assert self.topology is not None
         known = {one.id for one in self.topology.members}
         for address in self._seeds[1:]:
-            node = Node(address, in_cluster=True)
+            server = DataServer(address, in_cluster=True)
             try:
                 async with asyncio.timeout(LOOK_S):
-                    (name,) = await node.commands([("CLUSTER", "MYID")])
+                    (name,) = await server.commands([("CLUSTER", "MYID")])
             except (TimeoutError, FrontierUnavailable):
                 continue
             finally:
-                await node.close()
+                await server.close()
             if name.decode() not in known:
                 self.topology = None
                 raise SettingsError(
@@ -156,28 +156,30 @@ class Nodes:
 
     async def _look(self) -> None:
         """Ask nodes until one tells what the cluster looks like, at least as new as it is known."""
-        nodes = list(self.by_id.values())
-        random.shuffle(nodes)  # the one that answered last may know the least
-        known = {node.address[:2] for node in nodes}
+        servers = list(self.by_id.values())
+        random.shuffle(servers)  # the one that answered last may know the least
+        known = {server.address[:2] for server in servers}
         seeds = [
-            Node(address, in_cluster=True) for address in self._seeds if address[:2] not in known
+            DataServer(address, in_cluster=True)
+            for address in self._seeds
+            if address[:2] not in known
         ]
         best: tuple[Topology, Address] | None = None
         try:
-            for node in (*nodes, *seeds):
+            for server in (*servers, *seeds):
                 try:
                     async with asyncio.timeout(LOOK_S):
-                        (raw,) = await node.commands([("CLUSTER", "NODES")])
+                        (raw,) = await server.commands([("CLUSTER", "NODES")])
                 except (TimeoutError, FrontierUnavailable):
                     continue
-                seen = Topology(parse_nodes(raw, by_name=node.address.is_tls))
+                seen = Topology(parse_nodes(raw, by_name=server.address.is_tls))
                 if best is None or seen.epoch > best[0].epoch:
-                    best = seen, node.address
+                    best = seen, server.address
                 if self.topology is None or seen.epoch >= self.topology.epoch:
                     break
         finally:
-            for node in seeds:
-                await node.close()
+            for server in seeds:
+                await server.close()
         if best is None:
             raise FrontierUnavailable(
                 f"no node of the Redis Cluster at {self.endpoint} answers; is it running?"
@@ -190,14 +192,14 @@ class Nodes:
         self.by_id = {}
         for one in topology.masters:
             address = asked.sibling(one.host or asked.host, one.port)
-            node = gone.get(one.id)
-            if node is None or node.address != address:
-                node = Node(address, in_cluster=True)
+            server = gone.get(one.id)
+            if server is None or server.address != address:
+                server = DataServer(address, in_cluster=True)
             else:
                 del gone[one.id]
-            node.tags = tags.get(one.id, ())
-            node.replicas = topology.replicas(one.id)
-            self.by_id[one.id] = node
+            server.tags = tags.get(one.id, ())
+            server.replicas = topology.replicas(one.id)
+            self.by_id[one.id] = server
         self.topology, self._looked_at, self._is_stale = topology, time.monotonic(), False
-        for node in gone.values():
-            await node.close()
+        for server in gone.values():
+            await server.close()
