@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.frontier.job import MasterFence
 from common.frontier import FrontierClient, RedisOptions
+from common.frontier.job import MasterFence
 from common.frontier.owner import Settled
 from common.frontier.replies import Adopted, Claimed, Refusal, ShardState
 from common.frontier.scripts import Call

@@ -132,6 +132,21 @@ async def test_what_was_decided_under_one_run_is_not_written_under_another(
     assert sorted((await shard.assert_sound()).results) == pages(9)
 
 
+async def test_what_a_former_server_run_took_is_not_taken_as_kept(
+    shard: Shard, crash: Crash
+) -> None:
+    """P8: its data may be an older copy, so the links are offered again and not remembered."""
+    await shard.adopted()
+    await shard.offer(*pages(3))
+    runs = {0: shard.offers.run(0)}
+    assert await shard.offers.kept(runs, beside=0) == [0]
+    await crash.remember(shard)
+    await shard.offer(*pages(5))
+    await asyncio.to_thread(crash.happen)
+    await _reconnected(shard)
+    assert await shard.offers.kept(runs, beside=0) == []
+
+
 async def test_seeds_that_a_crash_took_back_stay_staged(shard: Shard, crash: Crash) -> None:
     await shard.adopted()
     await shard.master.stage(1, pages(5))

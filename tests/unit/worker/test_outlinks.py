@@ -29,7 +29,7 @@ async def test_links_whose_offer_was_taken_are_left_out() -> None:
     first = await _offered(some)
     assert [item.identity for item in first] == LINKS
     assert await _offered(some) == first, "not taken yet"
-    some.taken(first[:1], run="run 1")
+    some.taken(first[:1])
     assert await _offered(some) == first[1:]
 
 
@@ -38,19 +38,10 @@ async def test_another_server_run_may_have_lost_what_was_taken() -> None:
     some = _outlinks()
     some.begin_run("run 1")
     first = await _offered(some)
-    some.taken(first, run="run 1")
+    some.taken(first)
     some.begin_run("run 1")
     assert await _offered(some) == []
     some.begin_run("run 2")
-    assert await _offered(some) == first
-
-
-async def test_what_a_former_server_run_took_is_not_remembered() -> None:
-    some = _outlinks()
-    some.begin_run("run 1")
-    first = await _offered(some)
-    some.begin_run("run 2")
-    some.taken(first, run="run 1")
     assert await _offered(some) == first
 
 
@@ -58,13 +49,13 @@ async def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
     some = _outlinks()
     some.begin_run("run 1")
     first = await _offered(some)
-    some.taken(first, run="run 1")
+    some.taken(first)
     for start in range(0, 4 * outlinks.CACHE_LINKS, outlinks.CACHE_LINKS + 1):
         many = [
             Item(first[0].host, f"/{at}", 1, None)
             for at in range(start, start + outlinks.CACHE_LINKS + 1)
         ]
-        some.taken(many, run="run 1")
+        some.taken(many)
     assert await _offered(some) == first
 
 
