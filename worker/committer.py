@@ -167,7 +167,7 @@ class Committer:
     async def _kept(self, taken: Mapping[int, str]) -> list[int]:
         """Return the shards that have what they took for good; the others are offered it again."""
         try:
-            return await self._context.offers.kept(taken, beside=self._shard)
+            return await self._context.offers.kept(taken)
         except FrontierUnavailable as error:
             log.warning("offer.not_kept", shard=self._shard, reason=str(error))
             return []

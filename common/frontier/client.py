@@ -259,6 +259,15 @@ class FrontierClient:
         return "" if server is None else server.run_id
 
     @property
+    def is_cluster(self) -> bool:
+        """Whether there are several servers, each with a log of its own.
+
+        In the one log of a single server what comes later implies what came earlier; here one may
+        lose what the other relies on.
+        """
+        return self._servers.topology is not None
+
+    @property
     def is_durable(self) -> bool:
         """Whether a new server run has all that was acknowledged before.
 
@@ -270,13 +279,6 @@ class FrontierClient:
         """Return what is known of the clock of the server that holds a key."""
         server = self._servers.of(key)
         return ServerClock() if server is None else server.clock
-
-    def are_apart(self, key: str, other: str) -> bool:
-        """Tell whether two keys lie on different servers: then one may lose what the other keeps.
-
-        On one server they share one log, and what comes later in it implies what comes earlier.
-        """
-        return self._servers.only is None and self._servers.of(key) is not self._servers.of(other)
 
     async def check_whole(self, keys: Sequence[str]) -> None:
         """Make sure that the slots of these keys lie on one node each.

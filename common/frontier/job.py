@@ -162,9 +162,7 @@ class JobFrontier:
 
         On one server what follows from it stands later in the same log, and needs no waiting.
         """
-        if not self._is_look_kept and any(
-            self._client.are_apart(self._metas[0], meta) for meta in self._metas
-        ):
+        if self._client.is_cluster and not self._is_look_kept:
             self._is_look_kept = await self._client.wait_durable(self._metas) == self._looked_runs
             return self._is_look_kept
         return True
@@ -294,7 +292,7 @@ class JobFrontier:
         Refused with RUN where another server run took the place of one that they were offered to:
         it may have lost them.
         """
-        kept = await self._offers.kept(self._offered_runs, beside=0)
+        kept = await self._offers.kept(self._offered_runs)
         if len(kept) < len(self._offered_runs):
             return Refusal.RUN
         keys, run = self._keys[0], self._offered_runs.get(0, "")

@@ -65,25 +65,23 @@ class Offers:
         """Return the run of the server that holds a shard, as it answered last."""
         return self._client.known_run(self._keys[shard].meta)
 
-    async def kept(self, runs: Mapping[int, str], *, beside: int) -> list[int]:
+    async def kept(self, runs: Mapping[int, str]) -> list[int]:
         """Return which shards keep what they took, whatever becomes of their servers (rule P7).
 
-        What lies on the server of shard ``beside`` is not waited for: whatever is written there
-        later stands behind it in the same log.
+        A single server is not waited for: whatever relies on it stands behind it in the same log.
 
         Args:
             runs: shard -> the run of its server before it took something (:meth:`run`).
-            beside: shard in which something is to be written that relies on it.
 
         Raises:
             FrontierUnavailable: a server did not answer, or cannot keep it at present.
         """
-        keys = {shard: self._keys[shard].meta for shard in runs}
-        here = self._keys[beside].meta
-        far = [shard for shard in runs if self._client.are_apart(keys[shard], here)]
-        durable = await self._client.wait_durable([keys[shard] for shard in far]) if far else []
-        now = {shard: self.run(shard) for shard in runs} | dict(zip(far, durable, strict=True))
-        return [shard for shard, run in runs.items() if now[shard] == run]
+        if self._client.is_cluster:
+            keys = [self._keys[shard].meta for shard in runs]
+            now = await self._client.wait_durable(keys)
+        else:
+            now = [self.run(shard) for shard in runs]
+        return [shard for shard, run in zip(runs, now, strict=True) if runs[shard] == run]
 
     async def offer(self, shard: int, found: Sequence[Item]) -> Offered | Refusal:
         """Offer URLs to one shard, in bounded steps.

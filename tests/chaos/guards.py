@@ -353,10 +353,9 @@ GUARDS = {
                "                if False:\n"),),
         "integration/frontier/test_redis_failover.py::test_a_failover_amid_a_migration_makes_no_shard_look_missing_or_empty",
     ),
-    "P7-apart": Guard(
-        "links on another node are kept there before their page is committed",
-        (Patch("common/frontier/offers.py", "if self._client.are_apart(keys[shard], here)]",
-               "if False]"),),
+    "P7-links": Guard(
+        "in a cluster links are kept before their page is committed",
+        (Patch("common/frontier/offers.py", "if self._client.is_cluster:", "if False:"),),
         "integration/frontier/test_redis_failover.py::test_links_that_no_replica_has_are_not_taken_as_kept_and_are_offered_again",
     ),
     "P7-seal": Guard(
@@ -379,7 +378,7 @@ GUARDS = {
     ),
     "P8-taken": Guard(
         "what a former server run took is offered again",
-        (Patch("common/frontier/offers.py", "if now[shard] == run]", "]"),),
+        (Patch("common/frontier/offers.py", "if runs[shard] == run]", "]"),),
         "integration/frontier/test_durability.py::test_what_a_former_server_run_took_is_not_taken_as_kept",
     ),
     "P9": Guard(

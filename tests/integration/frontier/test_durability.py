@@ -139,12 +139,12 @@ async def test_what_a_former_server_run_took_is_not_taken_as_kept(
     await shard.adopted()
     await shard.offer(*pages(3))
     runs = {0: shard.offers.run(0)}
-    assert await shard.offers.kept(runs, beside=0) == [0]
+    assert await shard.offers.kept(runs) == [0]
     await crash.remember(shard)
     await shard.offer(*pages(5))
     await asyncio.to_thread(crash.happen)
     await _reconnected(shard)
-    assert await shard.offers.kept(runs, beside=0) == []
+    assert await shard.offers.kept(runs) == []
 
 
 async def test_seeds_that_a_crash_took_back_stay_staged(shard: Shard, crash: Crash) -> None:

@@ -116,31 +116,28 @@ async def test_what_a_replica_acknowledged_outlives_its_master(
 async def test_links_that_no_replica_has_are_not_taken_as_kept_and_are_offered_again(
     client: FrontierClient, cluster: RedisCluster, cluster_name: str
 ) -> None:
-    """A page of one node waits for its links on another, until these cannot be lost any more."""
+    """A page waits for its links until these cannot be lost any more."""
     shards = await _shards(client, cluster_name)
     far, victim = shards[0], cluster.owner_of(shards[0].keys.meta)
-    own = next(one for one in shards if cluster.owner_of(one.keys.meta) is not victim)
     replica = cluster.replicas[cluster.masters.index(victim)]
     owner = await far.adopted()
     await far.offer(page(0))
     runs = {far.number: far.offers.run(far.number)}
-    assert await far.offers.kept(runs, beside=own.number) == [far.number]
+    assert await far.offers.kept(runs) == [far.number]
 
     cluster.cut_off_replica(victim)
     assert await far.offer(page(0), page(1)) == Offered(1, 2)
     with pytest.raises(FrontierUnavailable, match="no replica of Redis"):
-        await far.offers.kept(runs, beside=own.number)
-    # The page's own node is not waited for: what is written there later comes later in its log.
-    assert await far.offers.kept(runs, beside=far.number) == [far.number]
+        await far.offers.kept(runs)
 
     await asyncio.to_thread(victim.kill)
     await asyncio.to_thread(cluster.wait_taken_over, replica)
     await _answers(far)
-    assert await far.offers.kept(runs, beside=own.number) == [], "another run: offer them again"
+    assert await far.offers.kept(runs) == [], "another run: offer them again"
     assert isinstance(await far.adopt(owner), Adopted)
     runs = {far.number: far.offers.run(far.number)}
     assert await far.offer(page(0), page(1)) == Offered(1, 2), "the failover took it back"
-    assert await far.offers.kept(runs, beside=own.number) == [far.number]
+    assert await far.offers.kept(runs) == [far.number]
 
 
 async def test_what_leaves_a_node_or_is_given_to_another_waits_for_a_replica(
