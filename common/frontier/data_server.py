@@ -145,6 +145,11 @@ class DataServer:
             if any(one.run not in ("", link.run_id) for one in calls):
                 return [[b"RUN"] for _ in calls]
             loaded = scripts.load(strict=link.strict)
+            if link.run_id != self._loaded_run:
+                sources = [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
+                for reply in await self._exchange(link, sources):
+                    self._check(reply, "SCRIPT LOAD")
+                self._loaded_run = link.run_id
             packed = [
                 (
                     "EVALSHA",
@@ -420,13 +425,6 @@ class DataServer:
             link.replicas = info.replicas
             link.born_ms = self._born_ms(info)
             link.strict = info.is_valkey or int(info.version.split(".")[0]) >= 7
-            if info.run_id != self._loaded_run:
-                loaded = scripts.load(strict=link.strict)
-                for reply in await self._exchange(
-                    link, [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
-                ):
-                    self._check(reply, "SCRIPT LOAD")
-                self._loaded_run = info.run_id
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from common.frontier.addresses import Address, RedisOptions, addresses
 from common.frontier.data_server import DataServer
-from common.frontier.server import ServerInfo
 from common.frontier.topology import Topology, parse_nodes, slot_of
 from common.model.errors import FrontierUnavailable, SettingsError
 
@@ -77,57 +77,57 @@ class DataServers:
         return self.only is not None or self.topology is not None
 
     async def _discover(self) -> None:
-        failure: FrontierUnavailable | None = None
-        alive: list[tuple[DataServer, ServerInfo]] = []
-        for address in self._seeds:
-            server = DataServer(address)
-            try:
-                async with asyncio.timeout(None if len(self._seeds) == 1 else LOOK_S):
-                    alive.append((server, await server.info()))
-            except TimeoutError:
-                failure = FrontierUnavailable(f"Redis at {server.endpoint} did not answer in time")
-            except FrontierUnavailable as error:
-                failure = error
-            if not alive or alive[-1][0] is not server or alive[-1][1].in_cluster:
+        """Ask those named what they are: all at once, since one that is away answers late."""
+        answers = await asyncio.gather(*map(self._greet, self._seeds))
+        ids = {one: found for one, found in answers if isinstance(found, str)}
+        if ids:
+            await self._look()
+        for server, found in answers:
+            if found is None and len(answers) == 1:
+                self.only = server
+            elif found is None:
+                self.topology = None
                 await server.close()
-        if not alive:
-            assert failure is not None
-            if len(self._seeds) == 1:
+                raise SettingsError(
+                    f"--redis: several URLs are nodes of one Redis Cluster, but {server.endpoint} "
+                    "is not in cluster mode; give one URL, or start it with cluster-enabled yes"
+                )
+        if self.only is None and self.topology is None:
+            _, failure = answers[-1]
+            assert isinstance(failure, FrontierUnavailable)
+            if len(answers) == 1:
                 raise failure
             raise FrontierUnavailable(
                 f"no node of the Redis Cluster at {self.endpoint} answers; is it running? "
                 f"({failure})"
             )
-        single = next((server for server, info in alive if not info.in_cluster), None)
-        if single is None:
-            await self._look()
-            await self._refuse_several_clusters()
-        elif len(self._seeds) == 1:
-            self.only = single
-        else:
-            await single.close()
-            raise SettingsError(
-                f"--redis: several URLs are nodes of one Redis Cluster, but {single.endpoint} is "
-                "not in cluster mode; give one URL, or start it with cluster-enabled yes"
-            )
+        self._refuse_strangers(ids)
 
-    async def _refuse_several_clusters(self) -> None:
-        assert self.topology is not None
-        known = {one.id for one in self.topology.members}
-        for address in self._seeds[1:]:
-            server = DataServer(address, in_cluster=True)
-            try:
-                async with asyncio.timeout(LOOK_S):
+    async def _greet(self, address: Address) -> tuple[DataServer, str | FrontierUnavailable | None]:
+        """Return a server with its id in a cluster, None for a single one, or why neither."""
+        server = DataServer(address)
+        found: str | FrontierUnavailable | None = None
+        try:
+            async with asyncio.timeout(None if len(self._seeds) == 1 else LOOK_S):
+                if (await server.info()).in_cluster:
                     (name,) = await server.commands([("CLUSTER", "MYID")])
-            except (TimeoutError, FrontierUnavailable):
-                continue
-            finally:
-                await server.close()
-            if name.decode() not in known:
+                    found = name.decode()
+        except TimeoutError:
+            found = FrontierUnavailable(f"Redis at {server.endpoint} did not answer in time")
+        except FrontierUnavailable as error:
+            found = error
+        if found is not None:
+            await server.close()
+        return server, found
+
+    def _refuse_strangers(self, ids: Mapping[DataServer, str]) -> None:
+        known = {one.id for one in self.topology.members} if self.topology else set()
+        for server, name in ids.items():
+            if name not in known:
                 self.topology = None
                 raise SettingsError(
-                    f"--redis: {address.endpoint} is no node of the Redis Cluster that "
-                    f"{self._seeds[0].endpoint} is in; give nodes of one cluster"
+                    f"--redis: {server.endpoint} is no node of the Redis Cluster that others of "
+                    f"{self.endpoint} are in; give nodes of one cluster"
                 )
 
     async def current(self) -> Topology:

@@ -55,7 +55,8 @@ def test_a_crawl_outlives_a_migration_and_a_failover(tmp_path: Path, cluster_nam
             victim = redis.owner_of(meta)
             victim.kill()
             redis.wait_taken_over(redis.replicas[redis.masters.index(victim)])
-            assert cluster.run("job", "wait", JOB, timeout_s=400).code == 0
+            waited = cluster.run("job", "wait", JOB, timeout_s=400)
+            assert waited.code == 0, waited.err
             exported = cluster.run("export", JOB)
             shown = cluster.json("job", "show", JOB)
             doctor = cluster.run("doctor")
