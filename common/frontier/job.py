@@ -111,8 +111,8 @@ class JobFrontier:
         self._metas = [key.meta for key in self._keys]
         self._looked_runs = [""] * spec.shards
         """Server runs that answered when the shards were looked at last."""
-        self._is_look_kept = False
-        """What was seen then is durable, on every server."""
+        self._is_look_kept = True
+        """What was seen then, if anything was, is durable on every server."""
         self._offered_runs: dict[int, str] = {}
         """Shard -> server run under which seeds were offered to it last."""
 

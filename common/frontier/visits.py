@@ -118,14 +118,14 @@ class DueVisits:
         Raises:
             FrontierUnavailable: no answer; repeating is harmless.
         """
-        listed, clock, skew = await self._client.commands(
+        (clock_ms,) = await self._client.times_ms([self._keys.meta])
+        listed, skew = await self._client.commands(
             [
                 ("ZRANGE", self._keys.due, 0, BATCH, "WITHSCORES"),
-                ("TIME",),
                 ("HGET", self._keys.meta, "skew"),
             ]
         )
-        now_ms = int(clock[0]) * 1000 + int(clock[1]) // 1000 + int(skew or 0)
+        now_ms = clock_ms + int(skew or 0)
         waits = [
             (listed[at], int(float(listed[at + 1])) - now_ms) for at in range(0, len(listed), 2)
         ]

@@ -46,10 +46,9 @@ def _is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
     kind = item.callspec.params.get("server_kind") if hasattr(item, "callspec") else None
     if kind != CLUSTER:
         return kind is None or not chosen or kind in chosen
-    if chosen:
-        may = item.get_closest_marker("one_server") is None and CLUSTER in chosen
-    else:
-        may = item.get_closest_marker("on_cluster") is not None
+    if item.get_closest_marker("one_server") is not None:
+        return False
+    may = CLUSTER in chosen if chosen else item.get_closest_marker("on_cluster") is not None
     return may and not {"data_server", "start_server"} & set(item.fixturenames)
 
 

@@ -83,7 +83,7 @@ class Shard:
         self, token: int = 10, *, revision: int = FENCE.revision
     ) -> visits.Recalled | visits.Outdated | Refusal:
         """Queue what is due, as an owner does."""
-        run = await self.client.current_run()
+        run = await self.client.current_run(self.keys.meta)
         return await self.due(token).recall(run=run, revision=Revision(revision))
 
     async def offer(self, *found: str) -> Offered:

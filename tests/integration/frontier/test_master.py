@@ -89,7 +89,6 @@ async def test_missing_shards_are_made_by_create_only(make_shard: MakeShard) -> 
 
 async def test_creating_again_keeps_what_is_there(make_shard: MakeShard) -> None:
     shard = await make_shard(max_pages=9, shards=3).create(ShardState.PAUSED)
-    await shard.master.stats()
     await shard.master.grant(0, 4, fence=FENCE)
     await shard.offers.offer(0, [])
     await shard.offer(page(1))

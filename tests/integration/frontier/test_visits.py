@@ -105,7 +105,7 @@ async def test_only_the_owner_recalls_and_only_by_the_newest_record_of_the_job(
     newer = MasterFence(FENCE.term, FENCE.revision + 1)
     await shard.master.apply(ShardState.OPEN, fence=newer)
     assert await shard.recall(11) == Outdated()
-    run = await shard.client.current_run()
+    run = await shard.client.current_run(shard.keys.meta)
     other = await shard.due(11).recall(run="another", revision=Revision(99))
     assert other is Refusal.RUN
     assert run
