@@ -10,15 +10,16 @@
 -- Returns {OK, put back} | {RETRY} (sealed) | {CLOSED} (final, or its page budget is spent)
 --   | STALE MISSING VERSION RUN
 -- Invariants: a letter that is gone was put back by an earlier copy of this call: nothing is queued for it. The
---   record of a letter put back is deleted, so that there is one record for each URL that has ended. `refilled`
---   only grows, and counts among what must not move while a job is being finished.
+--   record of a letter put back is deleted, so that there is one record for each URL that has ended; where it was
+--   trimmed, it is missing no more. `refilled` only grows, and counts among what must not move while a job is being
+--   finished.
 local refusal, state = shard_refusal(KEYS[1], ARGV[1], ARGV[2])
 if refusal then return refusal end
 refusal = master_refusal(KEYS[1], ARGV[1], ARGV[3], ARGV[4])
 if refusal then return refusal end
 if state == 'sealed' then return { 'RETRY' } end
 if state ~= 'open' and state ~= 'paused' then return { 'CLOSED' } end
-local now, moved = now_ms(KEYS[1]), 0
+local now, moved, missing = now_ms(KEYS[1]), 0, 0
 for at = 6, #ARGV, 4 do
   local letter = redis.call('HGET', KEYS[5], ARGV[at])
   if letter then
@@ -26,7 +27,7 @@ for at = 6, #ARGV, 4 do
     redis.call('RPUSH', KEYS[9 + tonumber(ARGV[at + 1])], ARGV[at + 2])
     ready_if_free(KEYS[2], KEYS[3], KEYS[4], host, tonumber(ARGV[5]), now)
     redis.call('HDEL', KEYS[5], ARGV[at])
-    redis.call('XDEL', KEYS[6], string.match(letter, '^([^\n]*)\n'))
+    if redis.call('XDEL', KEYS[6], string.match(letter, '^([^\n]*)\n')) == 0 then missing = missing + 1 end
     if ARGV[at + 3] ~= '' then
       redis.call('ZREM', KEYS[8], ARGV[at + 3])
       redis.call('HDEL', KEYS[9], ARGV[at + 3])
@@ -40,4 +41,5 @@ if moved > 0 then
   redis.call('HINCRBY', KEYS[1], 'queued', moved)
   redis.call('HINCRBY', KEYS[1], 'refilled', moved)
 end
+if missing > 0 then redis.call('HINCRBY', KEYS[1], 'trimmed', -missing) end
 return { 'OK', moved }

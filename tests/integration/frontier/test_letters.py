@@ -6,16 +6,18 @@ import json
 
 import pytest
 
-from common.frontier import items
+from common.frontier import audit, items
 from common.frontier.job import MasterFence
 from common.frontier.letters import DeadLetter
 from common.frontier.owner import Finished, TaskFrontier
 from common.frontier.replies import Claim, Refusal, ShardState
+from common.frontier.results import ResultGroup
 from common.model.ids import Revision
 from common.model.records import Outcome
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
     FENCE,
+    JOB,
     Shard,
     claim,
     claimed_urls,
@@ -79,6 +81,27 @@ async def test_letters_put_back_are_tried_anew_and_end_as_one_record_each(
     await shard.assert_sound()
     assert sorted(await shard.records()) == pages(3)
     assert await letters(shard) == []
+
+
+async def test_a_letter_whose_record_was_trimmed_is_missing_no_more_once_it_is_put_back(
+    make_shard: MakeShard,
+) -> None:
+    shard = await make_shard(per_host=3).create()
+    group = ResultGroup(
+        shard.client, cluster=shard.cluster, job=JOB, shards=1, group="g", reader="r"
+    )
+    await group.enrol()
+    owner = await with_dead(shard, 3)
+    given = await group.new(0, count=10)
+    await group.acknowledge(0, [one.entry for one in given[:2]])
+    assert await group.trim(0) == 2
+    assert await shard.letters.put_back(0, await letters(shard), revision=REVISION) == 3
+    assert (await shard.stats()).trimmed == 0
+    await shard.assert_sound()
+    await commit(owner, (await claim(owner, 10)).claims)
+    await shard.assert_sound()
+    (held,) = await audit.held(shard.client, cluster=shard.cluster, job=JOB, shards=[0])
+    assert held.differences == {}
 
 
 @pytest.mark.parametrize(
