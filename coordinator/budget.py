@@ -67,13 +67,17 @@ def _takings(shards: Sequence[ShardFact], fair: Mapping[int, int], *, short: int
 
 
 def _fair_shares(shards: Sequence[ShardFact], left: int) -> dict[int, int]:
-    """Share out what is left of the budget: to queued URLs, then delayed ones, then as headroom."""
+    """Share out what is left of the budget: to queued URLs, then delayed ones, then as headroom.
+
+    Pages that are visited again need none: a shard that waits for them alone would keep it for ever
+    from those that have other URLs, before which their hosts' visits stand in line, too.
+    """
     # Who already holds unused pages comes first, so that single pages do not wander for nothing.
     order = sorted(shards, key=lambda shard: (-shard.unused, shard.shard))
     fair = dict.fromkeys((shard.shard for shard in shards), 0)
     for wants in (
-        {shard.shard: shard.queued for shard in order},
-        {shard.shard: shard.delayed for shard in order},
+        {shard.shard: min(shard.queued, shard.hungry) for shard in order},
+        {shard.shard: max(0, shard.hungry - shard.queued) for shard in order},
         {
             shard.shard: _HEADROOM + shard.waiting + shard.in_flight
             for shard in order

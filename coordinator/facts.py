@@ -37,6 +37,8 @@ class ShardFact(NamedTuple):
     """Pages that count against the page budget."""
     paid_in_flight: int = 0
     """Those in flight that are among ``used``: pages that are visited again."""
+    paid_waiting: int = 0
+    """Likewise those queued and delayed."""
     grant: int = 0
     staged: int = 0
     """Seed chunks still parked (kept beside shard 0)."""
@@ -65,6 +67,11 @@ class ShardFact(NamedTuple):
     def taken(self) -> int:
         """Pages of the budget that are used or in flight."""
         return self.used + self.in_flight - self.paid_in_flight
+
+    @property
+    def hungry(self) -> int:
+        """URLs that nobody works on yet and that need a page of the budget."""
+        return max(0, self.waiting - self.paid_waiting)
 
     @property
     def unused(self) -> int:

@@ -61,6 +61,7 @@ def facts_of(stats: Iterable[ShardStats]) -> tuple[ShardFact, ...]:
             done=sum(one.counters[name] for name in counters.FINAL),
             used=one.counters["fetched"] + one.counters["not_modified"] + one.paid,
             paid_in_flight=one.paid_in_flight,
+            paid_waiting=one.paid - one.paid_in_flight - one.paid_ended,
             grant=one.grant,
             staged=one.staged,
         )

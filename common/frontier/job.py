@@ -91,6 +91,8 @@ class ShardStats(NamedTuple):
     fetched or not modified now."""
     paid_in_flight: int = 0
     """Those of them that are in flight."""
+    paid_ended: int = 0
+    """Those of them whose last visit has ended, but gave no page."""
 
     @property
     def is_empty(self) -> bool:
@@ -354,4 +356,5 @@ def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> S
         sitemaps=int(meta.get("sitemaps", 0)),
         paid=int(meta.get("paid", 0)),
         paid_in_flight=int(meta.get("paid_in_flight", 0)),
+        paid_ended=int(meta.get("paid_ended", 0)),
     )

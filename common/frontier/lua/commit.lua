@@ -65,6 +65,7 @@ for at = 6, #ARGV, 9 do
     if mark then visit_next(mark, id, outcome, claim, host, tonumber(after), item) end
     if outcome == 'failed' or outcome == 'dead' then redis.call('HINCRBY', KEYS[11], host, 1) end
     count(outcome, 1)
+    if was_paid and outcome ~= 'fetched' and outcome ~= 'not_modified' then count('paid_ended', 1) end
     mine[claim] = nil
   end
 end

@@ -19,7 +19,7 @@ refusal = master_refusal(KEYS[1], ARGV[1], ARGV[3], ARGV[4])
 if refusal then return refusal end
 if state == 'sealed' then return { 'RETRY' } end
 if state ~= 'open' and state ~= 'paused' then return { 'CLOSED' } end
-local now, moved, missing = now_ms(KEYS[1]), 0, 0
+local now, moved, missing, paid = now_ms(KEYS[1]), 0, 0, 0
 for at = 6, #ARGV, 4 do
   local letter = redis.call('HGET', KEYS[5], ARGV[at])
   if letter then
@@ -27,6 +27,7 @@ for at = 6, #ARGV, 4 do
     redis.call('RPUSH', KEYS[9 + tonumber(ARGV[at + 1])], ARGV[at + 2])
     ready_if_free(KEYS[2], KEYS[3], KEYS[4], host, tonumber(ARGV[5]), now)
     redis.call('HDEL', KEYS[5], ARGV[at])
+    if is_paid(ARGV[at + 2]) then paid = paid + 1 end
     if redis.call('XDEL', KEYS[6], string.match(letter, '^([^\n]*)\n')) == 0 then missing = missing + 1 end
     if ARGV[at + 3] ~= '' then
       redis.call('ZREM', KEYS[8], ARGV[at + 3])
@@ -41,5 +42,6 @@ if moved > 0 then
   redis.call('HINCRBY', KEYS[1], 'queued', moved)
   redis.call('HINCRBY', KEYS[1], 'refilled', moved)
 end
+if paid > 0 then redis.call('HINCRBY', KEYS[1], 'paid_ended', -paid) end
 if missing > 0 then redis.call('HINCRBY', KEYS[1], 'trimmed', -missing) end
 return { 'OK', moved }

@@ -10,12 +10,13 @@
 --   | STALE MISSING VERSION RUN
 -- Invariants: a page that is not due (any more) was recalled by an earlier copy of this call. It counts as queued
 --   from here on, and its record stays until the next one takes its place: `revisiting` counts these, and
---   `paid` those that have used up their page of the budgets. `refilled` only grows.
+--   `paid` those that have used up their page of the budgets (`paid_ended`: and had ended as no page).
+--   `refilled` only grows.
 local refusal, state = owner_refusal(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if refusal then return refusal end
 if state ~= 'open' and state ~= 'spent' then return { 'OK', 0 } end
 if tonumber(ARGV[4]) < tonumber(redis.call('HGET', KEYS[1], 'revision')) then return { 'OUTDATED' } end
-local now, from, moved = now_ms(KEYS[1]), {}, 0
+local now, from, moved, paid_ended = now_ms(KEYS[1]), {}, 0, 0
 for at = 6, #ARGV, 2 do
   local mark = ARGV[at]
   local due, value = redis.call('ZSCORE', KEYS[5], mark), redis.call('HGET', KEYS[6], mark)
@@ -29,6 +30,7 @@ for at = 6, #ARGV, 2 do
     if outcome == 'dead' or outcome == 'failed' then
       if redis.call('HINCRBY', KEYS[8], host, -1) <= 0 then redis.call('HDEL', KEYS[8], host) end
     end
+    if is_paid(item) and outcome ~= 'fetched' and outcome ~= 'not_modified' then paid_ended = paid_ended + 1 end
     from[outcome] = (from[outcome] or 0) + 1
     moved = moved + 1
   end
@@ -36,6 +38,7 @@ end
 for outcome, count in pairs(from) do redis.call('HINCRBY', KEYS[1], outcome, -count) end
 local pages = (from['fetched'] or 0) + (from['not_modified'] or 0)
 if pages > 0 then redis.call('HINCRBY', KEYS[1], 'paid', pages) end
+if paid_ended > 0 then redis.call('HINCRBY', KEYS[1], 'paid_ended', -paid_ended) end
 if moved > 0 then
   redis.call('HINCRBY', KEYS[1], 'queued', moved)
   redis.call('HINCRBY', KEYS[1], 'revisiting', moved)

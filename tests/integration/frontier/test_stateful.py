@@ -474,6 +474,8 @@ class ShardMachine(RuleBasedStateMachine):
         flying = [url for _, url in self.flying.values() if url in self.paid]
         assert int(look.meta.get("paid", 0)) == len(elsewhere)
         assert int(look.meta.get("paid_in_flight", 0)) == len(flying)
+        over = [url for url in elsewhere if url in ended]
+        assert int(look.meta.get("paid_ended", 0)) == len(over)
 
     def budgets_hold(self, look: Look) -> None:
         limit = self.spec.max_pages_per_host

@@ -150,3 +150,14 @@ def test_more_granted_than_the_budget_is_taken_back() -> None:
 def test_a_budget_is_spent_by_pages_used_not_by_pages_in_flight() -> None:
     assert not is_spent([shard(0, used=2, in_flight=1)], 3)
     assert is_spent([shard(0, used=2), shard(1, used=1)], 3)
+
+
+def test_visits_that_are_paid_for_keep_no_page_from_urls_that_need_one() -> None:
+    """Shard 0 has a backlog of visits that never ends; one page is left, and it holds that."""
+    looked = [
+        shard(0, queued=1000, paid_waiting=1000, used=500, grant=501),
+        shard(1, queued=10, used=499, grant=499),
+    ]
+    assert plan_moves(looked, max_pages=1000) == [Move(0, -1)]
+    looked[0] = looked[0]._replace(grant=500)
+    assert plan_moves(looked, max_pages=1000) == [Move(1, 1)]
