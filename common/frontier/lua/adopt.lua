@@ -19,8 +19,10 @@ redis.call('HSET', KEYS[1], 'fence', ARGV[3], 'claims', adoption, 'adoption', ad
 if m[2] == ARGV[2] then return { 'OK', tonumber(m[6]), 0, adoption } end
 redis.call('HSET', KEYS[1], 'run', ARGV[2], 'quiet', now_ms(KEYS[1]) + tonumber(ARGV[6]))
 -- The job's state is applied again, over a seal too (the master seals again). What only Redis knows
--- (the page budget is spent) is kept.
-if tonumber(ARGV[4]) >= tonumber(m[4]) and m[5] ~= 'spent' then
-  redis.call('HSET', KEYS[1], 'revision', ARGV[4], 'state', ARGV[5])
+-- (the page budget is spent) is kept; not so a revision older than the caller's, by which pages would be
+-- visited again after the job was closed.
+if tonumber(ARGV[4]) >= tonumber(m[4]) then
+  redis.call('HSET', KEYS[1], 'revision', ARGV[4])
+  if m[5] ~= 'spent' then redis.call('HSET', KEYS[1], 'state', ARGV[5]) end
 end
 return { 'OK', tonumber(m[6]), 1, adoption }

@@ -9,7 +9,7 @@ import pytest
 from common.frontier import audit, items
 from common.frontier.job import MasterFence
 from common.frontier.owner import Settled, TaskFrontier
-from common.frontier.replies import Claim, Refusal, ShardState
+from common.frontier.replies import Adopted, Claim, Refusal, ShardState
 from common.frontier.results import ResultGroup
 from common.frontier.visits import Outdated, Recalled, Waiting, decode_known, waiting
 from common.model.ids import Revision
@@ -111,6 +111,19 @@ async def test_only_the_owner_recalls_and_only_by_the_newest_record_of_the_job(
     assert run
     assert (await shard.counters())["fetched"] == 1
     assert await shard.recall(11, revision=newer.revision) == Recalled(1, -1)
+
+
+async def test_a_spent_shard_that_was_set_back_recalls_nothing_by_an_older_record(
+    shard: Shard,
+) -> None:
+    """The server came back as it was before the shard was told that the job is closed."""
+    owner = await visited(shard, 1)
+    await shard.master.apply(ShardState.SPENT, fence=FENCE)
+    await shard.client.commands([("HSET", shard.keys.meta, "run", "before")])
+    adopted = await shard.adopt(owner, revision=FENCE.revision + 1)
+    assert isinstance(adopted, Adopted)
+    assert (await shard.stats()).state is ShardState.SPENT
+    assert await shard.recall() == Outdated()
 
 
 @pytest.mark.parametrize("state", [ShardState.PAUSED, ShardState.CANCELLED, ShardState.SEALED])
