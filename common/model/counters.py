@@ -27,7 +27,10 @@ def total(counters: Mapping[str, int]) -> int:
 
 
 def answers(counters: Mapping[str, int]) -> int:
-    """Return how many pages were got so far, every visit counted; never less than before."""
+    """Return about how many pages were got so far, every visit counted.
+
+    Visits under way count as well, so it shrinks by those that are dropped.
+    """
     return sum(counters[name] for name in ("fetched", "not_modified", *VISITS))
 
 
