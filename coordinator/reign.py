@@ -105,6 +105,8 @@ class Reign:
         self._jobs = Mirror(coord.etcd, keys.jobs)
         self._nodes = nodes
         self._locks = Mirror(coord.etcd, keys.lock(_TASK_LOCKS))
+        self._election = Mirror(coord.etcd, keys.election)
+        self._term = term
         self._changed = {self._jobs, self._nodes}
         self._redis = _Backoff()
         self._waiting: dict[JobId, str] = {}
@@ -118,7 +120,7 @@ class Reign:
         """
         async with AsyncExitStack() as stack:
             # Watch before listing, so that no change falls between.
-            for mirror in (self._jobs, self._locks):
+            for mirror in (self._election, self._jobs, self._locks):
                 stack.push_async_callback(mirror.close)
                 await self._insist(mirror.start)
             # Know everything before the first decision.
@@ -135,6 +137,7 @@ class Reign:
     async def cycle(self) -> CycleReport:
         """Observe, plan and act once."""
         self._session.check()
+        self._check_term()
         self._metrics.cycles.inc()
         done: list[str] = []
         wait_s = 0.0
@@ -149,6 +152,15 @@ class Reign:
             wait_s = _FIRST_BACKOFF_S
         self._observer.forget_looks()
         return CycleReport(self._sentence(done), max(wait_s, self._next_in_s()))
+
+    def _check_term(self) -> None:
+        """Notice that the election was broken by hand, also while there is nothing to write.
+
+        The mirror began in this term, so whatever else it shows came later.
+        """
+        found = self._election.items.get(self._coord.keys.election)
+        if found is None or found.create_revision != self._term:
+            raise NotMaster(f"term {self._term} is over: somebody has ended it")
 
     async def _refresh(self) -> None:
         observer = self._observer
@@ -217,7 +229,7 @@ class Reign:
         """Wait for a change in etcd, or until something is due."""
         waits = {
             asyncio.create_task(mirror.changed(timeout_s=limit_s)): mirror
-            for mirror in (self._jobs, self._nodes)
+            for mirror in (self._jobs, self._nodes, self._election)
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

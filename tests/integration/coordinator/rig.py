@@ -46,7 +46,7 @@ class Master:
     async def end(self) -> None:
         """Leave in good order; raises what the master raised."""
         self.stop.set()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await self.task
 
     async def kill(self) -> None:
@@ -148,7 +148,7 @@ class Rig:
         return stored
 
     async def until_state(
-        self, state: JobState, *, job: str = "job", within_s: float = 15.0
+        self, state: JobState, *, job: str = "job", within_s: float = 60.0
     ) -> StoredJob:
         async def is_there() -> StoredJob | None:
             stored = await self.job(job)

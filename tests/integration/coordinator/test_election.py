@@ -14,7 +14,7 @@ import coordinator
 from common.coord.wire import Delete
 from common.frontier import MasterFence, ShardState
 from common.model.errors import CoordUnavailable, FrontierUnavailable, RefusedError
-from common.model.ids import NodeId
+from common.model.ids import NodeId, Token
 from common.model.job import JobState
 from common.runtime.settings import Settings
 from tests.integration.coordinator.rig import LEASE_TTL_S, Master, Rig
@@ -101,8 +101,24 @@ async def test_a_master_whose_lease_is_revoked_demotes_itself_and_is_a_candidate
     assert [entry["term"] for entry in demoted] == [old.term]
 
 
+async def test_a_lone_master_whose_election_is_broken_by_hand_is_elected_anew(rig: Rig) -> None:
+    """Also when it has nothing to write, which would tell it."""
+    rig.master("m1")
+    await until_active(rig, "m1")
+    leader = await rig.coord.election.leader()
+    assert leader is not None
+    await asyncio.sleep(1)  # until all is quiet
+    assert await rig.coord.locks.release("master", Token(leader.term))
+
+    async def is_elected_anew() -> bool:
+        now = await rig.coord.election.leader()
+        return now is not None and now.term > leader.term
+
+    await until(is_elected_anew)
+
+
 async def test_a_stale_masters_publication_is_refused_and_it_demotes_itself(rig: Rig) -> None:
-    """Its session is fine and it has noticed nothing: the refused write is what tells it."""
+    """Its session is fine: the refused write tells it, or its look at the election."""
     await rig.worker({}, "w1")
     await rig.submit(["http://a.test/"], state=JobState.PAUSED)
     with capture_logs() as logs:
