@@ -135,12 +135,15 @@ def all_held_by_others(lab: Lab, node: str) -> bool:
 
 
 async def _busy_worker(lab: Lab) -> str:
-    """Return the slot of a worker that owns tasks, once pages come in."""
+    """Return the slot of a worker that owns tasks and has written pages: some have no host."""
     await until(lambda: fetched(lab) >= 12, what="requests")
-    return str(await until(
-        lambda: next(
-            (node.slot for node in lab.slots.current.values()
-             if node.role == "worker" and len(holds(lab, node.id)) > 1), None)))  # fmt: skip
+
+    def busy() -> str | None:
+        wrote = {one.node for one in lab.seen_redis.writes if one.script == "commit"}
+        nodes = [node for node in lab.slots.current.values() if node.role == "worker"]
+        return next((n.slot for n in nodes if n.id in wrote and len(holds(lab, n.id)) > 1), None)
+
+    return str(await until(busy, what="a worker that writes"))
 
 
 async def late_calls(lab: Lab) -> None:
