@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from common.coord import Coord, Mirror, Session
+from common.coord import Coord, Mirror, Session, check_term
 from common.frontier import FrontierClient
 from common.model.errors import (
     CoordUnavailable,
@@ -158,9 +158,7 @@ class Reign:
 
         The mirror began in this term, so whatever else it shows came later.
         """
-        found = self._election.items.get(self._coord.keys.election)
-        if found is None or found.create_revision != self._term:
-            raise NotMaster(f"term {self._term} is over: somebody has ended it")
+        check_term(self._election.items.get(self._coord.keys.election), self._term)
 
     async def _refresh(self) -> None:
         observer = self._observer

@@ -15,7 +15,7 @@ from common.coord.assignments import Assignment, Assignments
 from common.coord.burial import buried_below, bury, revoke_all_leases
 from common.coord.client import EndpointStatus, Etcd
 from common.coord.drain import Drains
-from common.coord.election import Election, Leader
+from common.coord.election import Election, Leader, check_term
 from common.coord.jobs import Exists, JobStore, Reused, Stale, StoredJob, stored_job
 from common.coord.keys import Keys
 from common.coord.lock import Acquired, Held, LockInfo, Locks
@@ -55,6 +55,7 @@ __all__ = [
     "StoredJob",
     "buried_below",
     "bury",
+    "check_term",
     "connect",
     "revoke_all_leases",
     "stored_job",

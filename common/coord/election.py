@@ -52,7 +52,7 @@ class _Taken(NamedTuple):
 
 
 def check_term(election: KeyValue | None, term: Term) -> None:
-    """Return if the election key, as read with a refused write, still has this term.
+    """Return if the election key, as it was read, still has this term.
 
     Raises:
         NotMaster: it does not; the master of this term must step down.

@@ -373,3 +373,11 @@ def assert_no_stranded_host(seen: Look, spec: JobSpec, *, horizon_ms: int = 120_
         is_awaited = spec.max_pages_per_host is not None and host in flying
         assert is_ready or host in held or is_awaited, f"{host} is stranded"
     assert all(at <= latest for at in seen.slots.values()), seen.slots
+
+
+async def spread_shards(client: FrontierClient, cluster: str, count: int) -> list[Shard]:
+    """Return the shards of a job, created; on a Redis Cluster a dozen lie on all nodes."""
+    spec = JobSpec(shards=count, delay=0, per_host=32)
+    shards = [Shard(client, cluster, spec, number=number) for number in range(count)]
+    await shards[0].create()
+    return shards

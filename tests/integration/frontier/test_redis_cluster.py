@@ -11,17 +11,16 @@ from common.frontier import FrontierClient, RedisOptions, Refusal
 from common.frontier.removal import remove
 from common.frontier.replies import Adopted, Offered
 from common.model.errors import FrontierUnavailable, SettingsError
-from common.model.job import JobSpec
 from tests.integration.frontier.conftest import Starter
 from tests.integration.frontier.shard import (
     FENCE,
     JOB,
-    Shard,
     claim,
     commit,
     drain,
     finished,
     pages,
+    spread_shards,
 )
 from tests.support.rediscluster import RedisCluster, redis_cluster, slot_of
 from tests.support.servers import free_ports, stopping
@@ -45,18 +44,10 @@ async def client(cluster: RedisCluster) -> AsyncIterator[FrontierClient]:
     await client.close()
 
 
-async def _shards(client: FrontierClient, name: str) -> list[Shard]:
-    """Return the shards of a job, created; they lie on all nodes."""
-    spec = JobSpec(shards=SHARDS, delay=0, per_host=32)
-    shards = [Shard(client, name, spec, number=number) for number in range(SHARDS)]
-    await shards[0].create()
-    return shards
-
-
 async def test_tasks_lie_on_all_nodes_and_each_knows_the_run_of_its_own(
     client: FrontierClient, cluster_name: str
 ) -> None:
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     runs = await client.current_runs([one.keys.meta for one in shards])
     assert len(set(runs)) == 3
     assert [one.run for one in await shards[0].master.stats()] == runs
@@ -66,7 +57,7 @@ async def test_tasks_lie_on_all_nodes_and_each_knows_the_run_of_its_own(
 async def test_a_job_over_all_nodes_is_crawled_sealed_and_deleted(
     client: FrontierClient, cluster_name: str
 ) -> None:
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     for shard in shards:
         await shard.offer(*pages(3, f"http://h{shard.number}.example"))
         await drain(await shard.adopted())
@@ -106,9 +97,8 @@ async def test_one_url_without_a_cluster_of_urls_works_as_well(
 ) -> None:
     client = FrontierClient(RedisOptions(urls=cluster.urls[:1]))
     await client.open()
-    assert (
-        len({one.run for one in await (await _shards(client, cluster_name))[0].master.stats()}) == 3
-    )
+    shards = await spread_shards(client, cluster_name, SHARDS)
+    assert len({one.run for one in await shards[0].master.stats()}) == 3
     await client.close()
 
 
@@ -116,7 +106,7 @@ async def test_a_slot_on_its_way_makes_its_task_wait_and_nothing_else(
     client: FrontierClient, cluster: RedisCluster, cluster_name: str
 ) -> None:
     """Never missing, never empty, never half a script: unavailable until all keys are there."""
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     moving = shards[0]
     source = cluster.owner_of(moving.keys.meta)
     target = next(one for one in cluster.masters if one is not source)

@@ -14,7 +14,17 @@ from common.frontier.results import ResultGroup
 from common.model.errors import FrontierUnavailable
 from common.model.job import JobSpec
 from tests.integration.frontier.conftest import Starter
-from tests.integration.frontier.shard import FENCE, JOB, Shard, claim, commit, drain, page, pages
+from tests.integration.frontier.shard import (
+    FENCE,
+    JOB,
+    Shard,
+    claim,
+    commit,
+    drain,
+    page,
+    pages,
+    spread_shards,
+)
 from tests.integration.frontier.valkey import start_valkey
 from tests.support.rediscluster import RedisCluster, redis_cluster, slot_of
 from tests.support.servers import start_redis
@@ -50,13 +60,6 @@ async def client(cluster: RedisCluster) -> AsyncIterator[FrontierClient]:
     await client.close()
 
 
-async def _shards(client: FrontierClient, name: str) -> list[Shard]:
-    spec = JobSpec(shards=SHARDS, delay=0, per_host=32)
-    shards = [Shard(client, name, spec, number=number) for number in range(SHARDS)]
-    await shards[0].create()
-    return shards
-
-
 async def _answers(shard: Shard) -> str:
     """Return the run of the server that holds a shard, once there is one again."""
 
@@ -83,7 +86,7 @@ async def _told_that_it_moves(act: Callable[[], Awaitable[object]]) -> None:
 async def test_what_a_replica_acknowledged_outlives_its_master(
     client: FrontierClient, cluster: RedisCluster, cluster_name: str
 ) -> None:
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     shard, victim = shards[0], cluster.owner_of(shards[0].keys.meta)
     other = next(one for one in shards if cluster.owner_of(one.keys.meta) is not victim)
     replica = cluster.replicas[cluster.masters.index(victim)]
@@ -117,7 +120,7 @@ async def test_links_that_no_replica_has_are_not_taken_as_kept_and_are_offered_a
     client: FrontierClient, cluster: RedisCluster, cluster_name: str
 ) -> None:
     """A page waits for its links until these cannot be lost any more."""
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     far, victim = shards[0], cluster.owner_of(shards[0].keys.meta)
     replica = cluster.replicas[cluster.masters.index(victim)]
     owner = await far.adopted()
@@ -193,7 +196,7 @@ async def test_a_failover_amid_a_migration_makes_no_shard_look_missing_or_empty(
     client: FrontierClient, cluster: RedisCluster, cluster_name: str, first: str
 ) -> None:
     """A Redis that takes over does not know that keys are on their way: to it they never were."""
-    shards = await _shards(client, cluster_name)
+    shards = await spread_shards(client, cluster_name, SHARDS)
     shard, source = shards[0], cluster.owner_of(shards[0].keys.meta)
     replica = cluster.replicas[cluster.masters.index(source)]
     target = next(one for one in cluster.masters if one is not source)
