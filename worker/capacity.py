@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 
+from worker.heavy import HeavyPages
+
 _STEEPEST: Final = 10
 """Priorities further from 0 than this weigh no more and no less."""
 
@@ -35,6 +37,7 @@ class Capacity:
 
     def __init__(self, places: int) -> None:
         self.places = places
+        self.heavy = HeavyPages()
         self._free = places
         self._waiting: dict[Share, None] = {}
         """The shares with waiters; of equals the one that has waited longest comes first."""
@@ -107,6 +110,8 @@ class Share:
 
     def __init__(self, capacity: Capacity, weight: float) -> None:
         self.weight = weight
+        self.heavy = capacity.heavy
+        """Those of all jobs."""
         self.in_use = 0
         """Places taken."""
         self._capacity = capacity

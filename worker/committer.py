@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -83,6 +84,18 @@ class Committer:
         self._waiting.append((settlement, time.monotonic()))
         self._arrived.set()
 
+    async def lightened(self, settlement: Settlement) -> Settlement:
+        """Offer the links of a page that has very many; return what is left to be written.
+
+        The other pages of the task need not wait for it. Where the offers end early, the batch it
+        is written in will meet the same refusal.
+        """
+        if len(settlement.offers) <= OFFER_AT_ONCE:
+            return settlement
+        if await self._offer_all(settlement.offers) is not None:
+            return settlement
+        return replace(settlement, offers=[])
+
     def finish(self) -> None:
         """No more settlements will come: :meth:`run` returns when all are written."""
         self._closing = True
@@ -116,17 +129,22 @@ class Committer:
 
     async def _write(self, batch: Sequence[Settlement]) -> Refusal | None:
         found = list({item.identity: item for one in batch for item in one.offers}.values())
+        if (refusal := await self._offer_all(found)) is not None:
+            return refusal
         stages = self._context.stages
-        for start in range(0, len(found), OFFER_AT_ONCE):
-            with stages.offer.timed():
-                refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
-            if refusal is not None:
-                return refusal
         if self._context.archive is not None:
             with stages.archive.timed():
                 await self._context.archive.sync()
         with stages.commit.timed():
             return await self._settle(batch)
+
+    async def _offer_all(self, found: Sequence[Item]) -> Refusal | None:
+        for start in range(0, len(found), OFFER_AT_ONCE):
+            with self._context.stages.offer.timed():
+                refusal = await self._offer(found[start : start + OFFER_AT_ONCE])
+            if refusal is not None:
+                return refusal
+        return None
 
     async def _offer(self, found: Sequence[Item]) -> Refusal | None:
         """Offer links until every shard has taken its own; None = all taken."""

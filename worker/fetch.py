@@ -41,6 +41,7 @@ from worker.fetch_errors import (
     classify,
     is_stale_connection,
 )
+from worker.heavy import Load
 from worker.stages import Stages
 from worker.web_session import Answer, open_session, trusted_headers
 
@@ -88,6 +89,8 @@ class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     ip: str | None = None
     """Address connected to; None through a proxy."""
     error: ErrorInfo | None = None
+    had_no_room: bool = False
+    """The body was left unread, since this process holds too much already."""
     abandoned: bool = False
     """``wait_before_hop`` said no: a further request was due and not sent."""
     hops: int = 0
@@ -189,6 +192,7 @@ class Fetcher:
         max_body: int | None = None,
         cut: bool = False,
         route: Route | None = None,
+        load: Load | None = None,
     ) -> Fetched:
         """Request ``url`` and read the answer.
 
@@ -204,6 +208,7 @@ class Fetcher:
             max_body: A size limit in place of the job's, in decoded bytes.
             cut: Keep the first ``max_body`` bytes of a longer body instead of failing.
             route: Says for each request which address it goes to; for a job with ``per_ip``.
+            load: Asked for room as the body grows.
         """
         limits = self._limits
         if any_type or cut or max_body is not None:
@@ -218,7 +223,7 @@ class Fetcher:
         hops = 0
         may_reconnect = True
         while True:
-            fetched, is_stale = await self._request(target, limits, own, route, condition)
+            fetched, is_stale = await self._request(target, limits, own, route, condition, load)
             if hops:
                 fetched = replace(fetched, url=url, hops=hops)
             if is_stale and may_reconnect:
@@ -277,6 +282,7 @@ class Fetcher:
         own: Mapping[str, str] | None,
         route: Route | None,
         condition: Condition | None = None,
+        load: Load | None = None,
     ) -> tuple[Fetched, bool]:
         """Send one request; return how it ended, and whether a kept connection turned out dead.
 
@@ -286,6 +292,7 @@ class Fetcher:
             own: headers for this host alone.
             route: which address to connect to, where addresses are limited.
             condition: on which the page is wanted.
+            load: asked for room as the body grows.
         """
         started_at = time.monotonic()
         answer: Answer | None = None
@@ -296,7 +303,8 @@ class Fetcher:
             self._stages.connect.add(answer.sent_at - started_at)
             self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
             location = _location_of(answer, url)
-            body = await read_body(answer, limits if location is None else _REDIRECT_LIMITS)
+            wanted = limits if location is None else _REDIRECT_LIMITS
+            body = await read_body(answer, wanted, load)
             ended_at = time.monotonic()
             self._stages.body.add(ended_at - header_at)
         except Exception as failure:  # noqa: BLE001 - hostile bytes meet a large library here
@@ -319,13 +327,14 @@ class Fetcher:
             location=location,
             body=body.content,
             truncated=body.truncated,
+            had_no_room=body.had_no_room,
             ip=None if answer is None or self._has_proxy else answer.ip,
             error=None if body.failure is None else self._named(body.failure, answer),
             is_conditional=answer is not None and _is_conditional(answer),
             started_at=started_at,
             ended_at=ended_at,
         )
-        if self._recorder is not None and answer is not None:
+        if self._recorder is not None and answer is not None and not body.had_no_room:
             warc, recorded_at = await self._recorder.record(
                 answer,
                 fetched,

@@ -19,6 +19,7 @@ from worker.fetch_errors import (
     TooLargeFault,
     TooSlowFault,
 )
+from worker.heavy import Load
 from worker.web_session import Answer
 
 RATE_WINDOW_S: Final = 10.0
@@ -45,6 +46,8 @@ class Body(NamedTuple):
     content: bytes = b""
     truncated: bool = False
     failure: Exception | None = None
+    had_no_room: bool = False
+    """It was left unread, since the process holds too much already."""
 
 
 class _Rate:
@@ -69,11 +72,16 @@ class _Rate:
         self._until, self._before = now + RATE_WINDOW_S, received
 
 
-async def read_body(answer: Answer, limits: Limits) -> Body:
+async def read_body(answer: Answer, limits: Limits, load: Load | None = None) -> Body:
     """Read and decode the body within the limits.
 
     A body that is refused or cannot be decoded is left unread; its connection is closed when the
     response is released.
+
+    Args:
+        answer: whose body.
+        limits: what of it is wanted.
+        load: asked for room as the body grows.
     """
     stream = answer.content
     content: bytes | bytearray = b""
@@ -94,15 +102,13 @@ async def read_body(answer: Answer, limits: Limits) -> Body:
             rate.check(received)
             if decoder is not None and chunk:
                 chunk = decoder.feed(chunk)
-            if not content:
-                content = chunk  # the usual page comes in one piece, and is not copied
-            else:
-                content = bytearray(content) if isinstance(content, bytes) else content
-                content += chunk
+            content = _joined(content, chunk)
             if len(content) > limits.max_body and limits.cut:
                 return Body(content=bytes(content[: limits.max_body]), truncated=True)
             if max(len(content), received - _CODING_OVERHEAD_BYTES) > limits.max_body:
                 return Body(failure=TooLargeFault(limits.max_body))
+            if load is not None and not load.fits(len(content)):
+                return Body(had_no_room=True)
     except FetchFault as error:
         return Body(failure=error)
     is_unfinished = decoder is not None and received > 0 and not decoder.is_complete
@@ -110,6 +116,14 @@ async def read_body(answer: Answer, limits: Limits) -> Body:
         failure = EarlyEndFault()
     # Framed and yet unfinished is a fault of the server's encoder: the page is all there is.
     return Body(bytes(content), is_unfinished or failure is not None, failure)
+
+
+def _joined(content: bytes | bytearray, chunk: bytes) -> bytes | bytearray:
+    if not content:
+        return chunk  # the usual page comes in one piece, and is not copied
+    content = bytearray(content) if isinstance(content, bytes) else content
+    content += chunk
+    return content
 
 
 def text_field(answer: Answer, name: str) -> str | None:

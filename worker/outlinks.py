@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CACHE_LINKS: Final = 500_000
 """Links the cache holds, in each of two generations."""
-SELECT_AT_ONCE: Final = 2000
+SELECT_AT_ONCE: Final = 500
 """Links of one page looked at before the event loop may do other things."""
 
 

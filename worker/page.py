@@ -38,6 +38,7 @@ from common.runtime.clock import utc_now
 from common.web import sitemap, url
 from common.web.retry import ErrorCode, GiveUp, RetryAfter
 from worker.fetch import Fetched
+from worker.heavy import AGAIN_S, Load
 from worker.job import JobContext
 from worker.patience import Standing
 from worker.plugins import JobPlugins, PluginFailed
@@ -65,6 +66,8 @@ class _Page(NamedTuple):
     item: Item
     send_before: float
     """Monotonic time after which no request for it may start."""
+    load: Load
+    """What it holds of the process."""
 
 
 class PageWorker:
@@ -91,14 +94,15 @@ class PageWorker:
         self._may_send = may_send
         self._suspects = Suspects(context.places, may_send=may_send, count_owners=count_owners)
 
-    async def work(self, claim: Claim, *, claimed_at: float) -> Settlement:
+    async def work(self, claim: Claim, *, claimed_at: float, load: Load) -> Settlement:
         """Return what is to become of a claim.
 
         Args:
             claim: the claim.
             claimed_at: monotonic time at which the claim call was *sent*.
+            load: to hold what the page takes up; of a heavy one it may still have the turn.
         """
-        page = _Page(claim, item_of(claim), claimed_at + HOLD_MS / 1000)
+        page = _Page(claim, item_of(claim), claimed_at + HOLD_MS / 1000, load)
         return self._accounted(page, await self._outcome(page))
 
     async def _outcome(self, page: _Page) -> Settlement:
@@ -213,6 +217,7 @@ class PageWorker:
                 max_body=sitemap.MAX_BYTES if item.sitemap else None,
                 cut=bool(item.sitemap),
                 route=visit.route,
+                load=page.load,
             )
             visit.ended(pause_s=fetched.retry_after_s)
         self._context.patience.heard(
@@ -221,8 +226,11 @@ class PageWorker:
             error_code=fetched.error.code if fetched.error else None,
             elapsed_s=fetched.elapsed_ms / 1000,
         )
+        if fetched.had_no_room:
+            return self._release(page, fetched.ended_at, wait_s=AGAIN_S)
         if not fetched.abandoned:
             try:
+                await page.load.turn(len(fetched.body))
                 return await self._judge(page, fetched, is_ours=condition is not None)
             except PluginFailed as failed:
                 error = _error(ErrorCode.PLUGIN_FAILED, str(failed))
@@ -243,7 +251,7 @@ class PageWorker:
 
     def broken(self, claim: Claim, error: Exception) -> Settlement:
         """Return what is to become of a claim on which our own code failed."""
-        page = _Page(claim, item_of(claim), 0.0)
+        page = _Page(claim, item_of(claim), 0.0, self._context.places.heavy.load())
         message = f"{type(error).__name__} while working on the page; see the worker's log"
         error_info = _error(ErrorCode.INTERNAL_ERROR, message)
         return self._accounted(page, self._failed(page, error_info, None, ended_at=None))

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from common.web import sitemap
 from common.web.html import HtmlParser, Page
 from common.web.sitemap import Sitemap
+from worker.heavy import LIGHT_BYTES
 
-HEAVY_BYTES: Final = 256 * 1024
 HEAVY_SITEMAP_BYTES: Final = 16 * 1024
 """Less than of a page: a scan in Python is slower, and the file may be compressed."""
 
@@ -36,7 +36,7 @@ class PageParser:
 
     async def parse(self, body: bytes, *, url: str, content_type: str | None) -> Page:
         """Return title and links of a page."""
-        if len(body) < HEAVY_BYTES:
+        if len(body) < LIGHT_BYTES:
             return self._here.parse(body, url=url, content_type=content_type, follow=self._follow)
 
         def parse() -> Page:

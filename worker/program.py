@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ from worker.plugins import PluginFaults
 PAUSE_S: Final = (0.1, 5.0)
 """First and longest wait before another session is tried."""
 MAX_FILES: Final = 65_536
+SWITCH_S: Final = 0.0005
+"""How long the thread that reads heavy pages keeps the interpreter from the event loop."""
 
 log = structlog.get_logger()
 
@@ -131,6 +134,7 @@ async def run(
         RefusedError: a live node has this name.
     """
     _allow_many_files()
+    sys.setswitchinterval(SWITCH_S)
     async with _services(settings) as (coord, client):
         health = Health(
             client,

@@ -293,10 +293,13 @@ class TaskRunner:
 
     async def _page(self, claim: Claim, sent_at: float, committer: Committer) -> None:
         try:
-            settlement = await self._pages.work(claim, claimed_at=sent_at)
-        except Exception as error:  # noqa: BLE001 - supervisor: one page must not end the task
-            self._log.exception("page.broken", claim=claim.number)
-            settlement = self._pages.broken(claim, error)
+            with self._context.places.heavy.load() as load:
+                try:
+                    settlement = await self._pages.work(claim, claimed_at=sent_at, load=load)
+                except Exception as error:  # noqa: BLE001 - supervisor: one page must not end the task
+                    self._log.exception("page.broken", claim=claim.number)
+                    settlement = self._pages.broken(claim, error)
+                settlement = await committer.lightened(settlement)
         finally:
             self._context.places.give_back(1)
         if settlement.frees is not None and settlement.ended_at is not None:

@@ -21,7 +21,7 @@ from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
 from common.web.url import host_key
 
-MAX_BATCH = 500
+MAX_BATCH = 128
 """URLs a script call; bounds the time the server is blocked to a few milliseconds."""
 
 

@@ -140,12 +140,12 @@ MUTANTS = {
         "crash-with-links",
         (Patch(
             "worker/committer.py",
-            "        for start in range(0, len(found), OFFER_AT_ONCE):\n",
+            "        if (refusal := await self._offer_all(found)) is not None:\n",
             "        refusal = await self._settle(batch)\n"
             "        if refusal is not None:\n"
             "            return refusal\n"
             "        batch = []\n"
-            "        for start in range(0, len(found), OFFER_AT_ONCE):\n",
+            "        if (refusal := await self._offer_all(found)) is not None:\n",
         ),),
         frozenset({"lost"}),
     ),
