@@ -12,7 +12,7 @@ An :class:`HtmlParser` belongs to one thread at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +44,10 @@ _SELECTORS: Final = {
 }
 _RARE: Final = frozenset(("base", "area", "link", "iframe", "frame"))
 """Elements that many pages do not have."""
+_UNMARKED: Final = ":not([rel~='nofollow' i])"
+_MARKED: Final = "a[href][rel~='nofollow' i],area[href][rel~='nofollow' i]"
+_PLAIN: Final = f"a[href]{_UNMARKED},area[href]{_UNMARKED}"
+_FEW_MARKED: Final = 16
 _HREF_TAGS: Final = frozenset(("a", "area", "link"))
 _NOT_ASCII_COMPATIBLE: Final = frozenset(("utf-16le", "utf-16be", "iso-2022-jp"))
 _CONTROLS_AND_SPACE: Final = "".join(map(chr, range(0x21)))
@@ -117,9 +121,7 @@ class HtmlParser:
             text = soup.flattened(text)
         tree = LexborHTMLParser(text, options=LexborDocumentOptions.WO_EVENTS)
         references, base = _references(tree, query=self._query(follow, tree), url=url)
-        if encoding is not charset.UTF_8:
-            references = {_with_query_in(raw, encoding): None for raw in references}
-        links = self._resolver.resolve(references, base=base)
+        links = self._resolved(references, base, encoding)
         lowered = text.lower()  # most pages have none of it, which a search of bytes tells quickly
         return Page(
             title=_title(tree),
@@ -128,7 +130,7 @@ class HtmlParser:
             encoding=encoding.name,
             directives=self._directives(tree),
             canonical=_canonical_link(lowered, tree, base),
-            nofollow=self._nofollow(lowered, tree, base),
+            nofollow=self._nofollow(lowered, tree, references, base, encoding),
             simhash=_simhash(tree) if self._with_simhash else None,
         )
 
@@ -141,18 +143,32 @@ class HtmlParser:
         )
         return frozenset().union(*said)
 
-    def _nofollow(self, lowered: bytes, tree: LexborHTMLParser, base: str) -> frozenset[str]:
+    def _resolved(
+        self, references: Iterable[str], base: str, encoding: charset.Charset
+    ) -> list[str]:
+        if encoding is not charset.UTF_8:
+            references = dict.fromkeys(_with_query_in(raw, encoding) for raw in references)
+        return self._resolver.resolve(references, base=base)
+
+    def _nofollow(
+        self,
+        lowered: bytes,
+        tree: LexborHTMLParser,
+        references: Iterable[str],
+        base: str,
+        encoding: charset.Charset,
+    ) -> frozenset[str]:
         """Return the URLs that no element leads to but those marked ``rel=nofollow``."""
         if b"nofollow" not in lowered:
             return frozenset()
-        marked: set[str] = set()
-        plain: set[str] = set()
-        for node in tree.css("a[href],area[href]"):
-            rel = (node.attrs.get("rel") or "").lower().split()
-            (marked if "nofollow" in rel else plain).add(node.attrs.get("href") or "")
-        only = dict.fromkeys(sorted(marked - plain))
-        shown = self._resolver.resolve(dict.fromkeys(sorted(plain)), base=base)
-        return frozenset(self._resolver.resolve(only, base=base)) - frozenset(shown)
+        marked = dict.fromkeys(node.attrs.get("href") or "" for node in tree.css(_MARKED))
+        if not marked:
+            return frozenset()
+        plain = _also_plain(tree, marked)
+        only = [raw for raw in marked if raw not in plain]
+        others = dict.fromkeys(raw for raw in references if raw not in marked or raw in plain)
+        shown = self._resolved(others, base, encoding)
+        return frozenset(self._resolved(only, base, encoding)).difference(shown)
 
     def _query(self, follow: frozenset[str], tree: LexborHTMLParser) -> str:
         """Return the selector of the wanted elements, without those that the page does not have.
@@ -309,6 +325,20 @@ def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[s
     if base is None:  # else a fragment alone leads to another document
         references = {raw: None for raw in references if raw[:1] != "#"}
     return references, base or url
+
+
+def _also_plain(tree: LexborHTMLParser, marked: Collection[str]) -> set[str]:
+    """Return those references of marked elements that stand in elements without the mark too."""
+    if len(marked) > _FEW_MARKED:
+        return {node.attrs.get("href") or "" for node in tree.css(_PLAIN)}.intersection(marked)
+    # Most pages have few of them, and asking for each costs less than looking at every link.
+    return {raw for raw in marked if tree.css_matches(_plain_with(raw))}
+
+
+def _plain_with(raw: str) -> str:
+    """Return the selector of unmarked links with this very reference (CSSOM, 2.1: a string)."""
+    text = "".join(f"\\{ord(char):x} " if char < " " or char in '"\\\x7f' else char for char in raw)
+    return ",".join(f'{tag}[href="{text}"]{_UNMARKED}' for tag in ("a", "area"))
 
 
 def _canonical_link(lowered: bytes, tree: LexborHTMLParser, base: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +115,38 @@ def test_a_page_tells_its_directives_canonical_url_and_nofollow_links() -> None:
     followed = frozenset(("canonical",))
     links = HtmlParser().parse(body, url=f"{H}/", content_type=None, follow=followed).links
     assert links == [f"{H}/c"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["x", '"', "\\", "ü", "a b", "]'", "#f"]), st.booleans())),
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=6),
+        max_size=40,
+    ),
+)
+def test_a_link_counts_as_marked_where_each_of_its_elements_is(
+    few: list[tuple[str, bool]], many: list[str]
+) -> None:
+    links = [(f"/{text}", is_marked) for text, is_marked in few]
+    links += [(f"/{text}", True) for text in many]
+    body = "".join(
+        f'<a href="{html.escape(link)}"{" rel=nofollow" * is_marked}>x</a>'
+        for link, is_marked in links
+    )
+    page = HtmlParser().parse(
+        body.encode(), url=f"{H}/", content_type="text/html;charset=utf-8", follow=frozenset("a")
+    )
+    plain = {canonicalize(link, H) for link, is_marked in links if not is_marked}
+    assert page.nofollow == {canonicalize(link, H) for link, _ in links} - plain - {None}
+
+
+def test_marked_links_are_known_by_the_form_that_the_encoding_of_the_page_gives_them() -> None:
+    body = '<a href="/?q=ü" rel=nofollow>x</a><a href="/?q=é">y</a>'.encode("latin-1")
+    page = HtmlParser().parse(
+        body, url=f"{H}/", content_type="text/html;charset=latin-1", follow=frozenset("a")
+    )
+    assert page.links == [f"{H}/?q=%FC", f"{H}/?q=%E9"]
+    assert page.nofollow == {f"{H}/?q=%FC"}
 
 
 def test_texts_that_are_alike_hash_alike() -> None:
