@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
+from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
 
 from common.web import charset, directives, simhash, soup
 from common.web.url import Base, canonicalize, document_base, host_key
@@ -34,6 +34,7 @@ _OWN: Final = ""
 
 _SELECTORS: Final = {
     "base": "base[href]",
+    "meta": "meta[name][content]",
     "a": "a[href]",
     "area": "area[href]",
     "link": "link[href]",
@@ -42,8 +43,10 @@ _SELECTORS: Final = {
     "meta-refresh": "meta[http-equiv][content]",
     "canonical": "link[rel~='canonical' i][href]",
 }
+_ALWAYS: Final = frozenset(("base", "meta"))
 _RARE: Final = frozenset(("base", "area", "link", "iframe", "frame"))
 """Elements that many pages do not have."""
+_RARE_TAG: Final = re.compile(rb"<(base|area|link|iframe|frame)(?![a-z])")
 _UNMARKED: Final = ":not([rel~='nofollow' i])"
 _MARKED: Final = "a[href][rel~='nofollow' i],area[href][rel~='nofollow' i]"
 _PLAIN: Final = f"a[href]{_UNMARKED},area[href]{_UNMARKED}"
@@ -120,28 +123,24 @@ class HtmlParser:
         if soup.is_abusive(text):
             text = soup.flattened(text)
         tree = LexborHTMLParser(text, options=LexborDocumentOptions.WO_EVENTS)
-        references, base = _references(tree, query=self._query(follow, tree), url=url)
+        lowered = text.lower()  # a search of bytes tells quickly what a page does not have
+        references, base, said = _found(
+            tree.css(self._query(follow, lowered)),
+            url=url,
+            agent=self._agent,
+            with_refresh="meta-refresh" in follow,
+        )
         links = self._resolved(references, base, encoding)
-        lowered = text.lower()  # most pages have none of it, which a search of bytes tells quickly
         return Page(
             title=_title(tree),
             links=links,
             found=len(references),
             encoding=encoding.name,
-            directives=self._directives(tree),
+            directives=said,
             canonical=_canonical_link(lowered, tree, base),
             nofollow=self._nofollow(lowered, tree, references, base, encoding),
             simhash=_simhash(tree) if self._with_simhash else None,
         )
-
-    def _directives(self, tree: LexborHTMLParser) -> frozenset[str]:
-        said = (
-            directives.of_meta(
-                node.attrs.get("name") or "", node.attrs.get("content") or "", agent=self._agent
-            )
-            for node in tree.tags("meta")
-        )
-        return frozenset().union(*said)
 
     def _resolved(
         self, references: Iterable[str], base: str, encoding: charset.Charset
@@ -170,15 +169,16 @@ class HtmlParser:
         shown = self._resolved(others, base, encoding)
         return frozenset(self._resolved(only, base, encoding)).difference(shown)
 
-    def _query(self, follow: frozenset[str], tree: LexborHTMLParser) -> str:
+    def _query(self, follow: frozenset[str], lowered: bytes) -> str:
         """Return the selector of the wanted elements, without those that the page does not have.
 
-        Each selector is tried on each element, which costs several times a look for a tag.
+        Each selector is tried on each element, which costs several times a search for a tag.
         """
+        had = frozenset(_RARE_TAG.findall(lowered))
         chosen = tuple(
             kind
             for kind in _SELECTORS
-            if (kind in follow or kind == "base") and (kind not in _RARE or tree.tags(kind))
+            if (kind in follow or kind in _ALWAYS) and (kind not in _RARE or kind.encode() in had)
         )
         query = self._queries.get(chosen)
         if query is None:
@@ -305,11 +305,20 @@ def _as_utf8(body: bytes, encoding: charset.Charset) -> bytes:
     return charset.without_mark(body).decode(encoding.codec, "replace").encode()
 
 
-def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[str, None], str]:
-    """Return the distinct raw references of a page, in order, and what they are relative to."""
+class _Found(NamedTuple):
+    references: dict[str, None]
+    """Raw, distinct, in order."""
+    base: str
+    """What they are relative to."""
+    directives: frozenset[str]
+
+
+def _found(nodes: Iterable[LexborNode], *, url: str, agent: str, with_refresh: bool) -> _Found:
+    """Return what the wanted elements say."""
     references: dict[str, None] = {}
     base: str | None = None
-    for node in tree.css(query) if query else ():
+    said: frozenset[str] = frozenset()
+    for node in nodes:
         tag = node.tag
         if tag in _HREF_TAGS:
             references[node.attrs.get("href", _NOWHERE) or ""] = None
@@ -317,14 +326,17 @@ def _references(tree: LexborHTMLParser, *, query: str, url: str) -> tuple[dict[s
             if base is None:
                 base = document_base(url, node.attrs.get("href", _NOWHERE) or "")
         elif tag == "meta":
-            target = _refresh_target(node.attrs.get("http-equiv"), node.attrs.get("content"))
-            if target is not None:
-                references[target] = None
+            attributes = node.attrs
+            content = attributes.get("content")
+            said |= directives.of_meta(attributes.get("name") or "", content or "", agent=agent)
+            if with_refresh:
+                target = _refresh_target(attributes.get("http-equiv"), content)
+                references.update(() if target is None else {target: None})
         else:
             references[node.attrs.get("src", _NOWHERE) or ""] = None
     if base is None:  # else a fragment alone leads to another document
         references = {raw: None for raw in references if raw[:1] != "#"}
-    return references, base or url
+    return _Found(references, base or url, said)
 
 
 def _also_plain(tree: LexborHTMLParser, marked: Collection[str]) -> set[str]:
