@@ -16,6 +16,8 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
+from worker.aside import Aside
+
 LIGHT_BYTES: Final = 256 * 1024
 """Of a decoded body; pages below are too many to be counted and too small to matter."""
 ROOM_BYTES: Final = 64 * 1024 * 1024
@@ -31,6 +33,12 @@ class HeavyPages:
         self._held: dict[Load, int] = {}
         """Bytes, the load that came first before the others."""
         self._turn = asyncio.Lock()
+        self.aside = Aside()
+        """Where they are read."""
+
+    async def aclose(self) -> None:
+        """End the process that reads them."""
+        await self.aside.close()
 
     @property
     def held_bytes(self) -> int:

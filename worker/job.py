@@ -96,7 +96,9 @@ class JobContext:
         self.patience = Patience(timeout_s=spec.timeout)
         self.robots = RobotsCache(self.fetcher, spec, self.pacer, self.patience)
         agent = agent_of(spec.user_agent)
-        self.parser = PageParser(frozenset(spec.follow), agent=agent, with_simhash=spec.simhash)
+        self.parser = PageParser(
+            frozenset(spec.follow), places.heavy.aside, agent=agent, with_simhash=spec.simhash
+        )
         self.agent = agent
         """Our product token, by which pages and robots.txt may address us."""
         self.retry = RetryPolicy(spec.retries)
@@ -128,7 +130,6 @@ class JobContext:
 
     async def close(self) -> None:
         """Close connections to sites, give back permits, and finish the archive."""
-        self.parser.close()
         await self.fetcher.close()
         await self.pacer.close()
         if self.archive is not None:

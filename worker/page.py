@@ -37,6 +37,7 @@ from common.plugins.api import Request
 from common.runtime.clock import utc_now
 from common.web import sitemap, url
 from common.web.retry import ErrorCode, GiveUp, RetryAfter
+from worker.aside import UnreadableError
 from worker.fetch import Fetched
 from worker.heavy import AGAIN_S, Load
 from worker.job import JobContext
@@ -234,6 +235,9 @@ class PageWorker:
                 return await self._judge(page, fetched, is_ours=condition is not None)
             except PluginFailed as failed:
                 error = _error(ErrorCode.PLUGIN_FAILED, str(failed))
+                return self._failed(page, error, fetched, ended_at=fetched.ended_at)
+            except UnreadableError as failed:
+                error = _error(ErrorCode.INTERNAL_ERROR, f"the body is unreadable: {failed}")
                 return self._failed(page, error, fetched, ended_at=fetched.ended_at)
         if not self._may_send():
             return self._release(page, fetched.ended_at)

@@ -1,61 +1,54 @@
-"""Parsing pages without stopping the event loop for the heavy ones.
+"""Reading pages and sitemaps without stopping the event loop for the heavy ones.
 
-A usual page takes about a millisecond, less than handing it to a thread would cost. A page of
-megabytes may take seconds, during which heartbeats must go on; it is parsed in a thread of its own.
+A usual page takes about a millisecond, less than handing it to another process would cost. A page
+of megabytes may take seconds, during which heartbeats must go on: it is read aside.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from common.web import sitemap
 from common.web.html import HtmlParser, Page
 from common.web.sitemap import Sitemap
+from worker.aside import Aside
 from worker.heavy import LIGHT_BYTES
+from worker.reader import PageRequest
 
 HEAVY_SITEMAP_BYTES: Final = 16 * 1024
 """Less than of a page: a scan in Python is slower, and the file may be compressed."""
 
-_Read = TypeVar("_Read")
-
 
 class PageParser:
-    """The parsers of one job in one process (a parser serves one thread at a time)."""
+    """Reads what one job fetches in one process."""
 
     def __init__(
-        self, follow: frozenset[str], *, agent: str = "crawlctl", with_simhash: bool = False
+        self, follow: frozenset[str], aside: Aside, *, agent: str, with_simhash: bool = False
     ) -> None:
         self._follow = follow
+        self._aside = aside
+        self._agent = agent
+        self._with_simhash = with_simhash
         self._here = HtmlParser(agent=agent, with_simhash=with_simhash)
-        self._aside = HtmlParser(agent=agent, with_simhash=with_simhash)
-        self._thread: ThreadPoolExecutor | None = None
 
     async def parse(self, body: bytes, *, url: str, content_type: str | None) -> Page:
-        """Return title and links of a page."""
+        """Return title and links of a page.
+
+        Raises:
+            UnreadableError: it takes too long or too much to read.
+        """
         if len(body) < LIGHT_BYTES:
             return self._here.parse(body, url=url, content_type=content_type, follow=self._follow)
-
-        def parse() -> Page:
-            return self._aside.parse(body, url=url, content_type=content_type, follow=self._follow)
-
-        return await self._in_thread(parse)
+        return await self._aside.page(
+            PageRequest(body, url, content_type, self._follow, self._agent, self._with_simhash)
+        )
 
     async def read_sitemap(self, body: bytes) -> Sitemap:
-        """Return what a sitemap names."""
+        """Return what a sitemap names.
+
+        Raises:
+            UnreadableError: it takes too long or too much to read.
+        """
         if len(body) < HEAVY_SITEMAP_BYTES:
             return sitemap.parse(body)
-        return await self._in_thread(partial(sitemap.parse, body))
-
-    async def _in_thread(self, read: Callable[[], _Read]) -> _Read:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="heavy-pages")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, read)
-
-    def close(self) -> None:
-        """Let the thread go; a page it works on is not waited for."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        return await self._aside.sitemap(body)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
-import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -37,8 +36,6 @@ from worker.plugins import PluginFaults
 PAUSE_S: Final = (0.1, 5.0)
 """First and longest wait before another session is tried."""
 MAX_FILES: Final = 65_536
-SWITCH_S: Final = 0.0005
-"""How long the thread that reads heavy pages keeps the interpreter from the event loop."""
 
 log = structlog.get_logger()
 
@@ -134,8 +131,8 @@ async def run(
         RefusedError: a live node has this name.
     """
     _allow_many_files()
-    sys.setswitchinterval(SWITCH_S)
-    async with _services(settings) as (coord, client):
+    capacity = Capacity(concurrency)
+    async with _services(settings) as (coord, client), aclosing(capacity.heavy):
         health = Health(
             client,
             places=concurrency,
@@ -148,7 +145,7 @@ async def run(
             cluster=settings.cluster,
             node_id=node_id,
             lease_ttl_s=lease_ttl_s,
-            capacity=Capacity(concurrency),
+            capacity=capacity,
             warc_dir=warc_dir,
             plugins=plugins or PluginSet(),
             health=health,

@@ -18,7 +18,7 @@ import psutil
 
 _EVERY_S = 0.1
 _SELDOM_S = 0.5
-_NODES = {"start-worker": "worker", "start-master": "master"}
+_NODES = {"start-worker": "worker", "worker.reader": "worker", "start-master": "master"}
 _SERVERS = {"etcd": "etcd", "redis-server": "redis", "valkey-server": "redis", "nginx": "site"}
 
 Sample = dict[str, float]

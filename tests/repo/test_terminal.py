@@ -20,6 +20,7 @@ WRITERS = {
     "crawlctl/commands/submit.py": "a checked id",
     "crawlctl/commands/completion.py": "a script of the library",
     "crawlctl/export/targets.py": "records, as JSON, or CSV made printable",
+    "worker/reader.py": "messages to its worker, by a pipe",
     "common/runtime/process.py": "control sequences of its own",
     "common/runtime/logs.py": "log lines, made printable",
 }

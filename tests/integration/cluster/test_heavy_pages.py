@@ -16,6 +16,7 @@ from tests.support.rawserver import Exchange, RawServer, Reply, page
 from tests.support.servers import EtcdServer, RedisServer
 from tests.support.waiting import until_true
 from worker import committer
+from worker.aside import Aside
 from worker.heavy import HeavyPages, Load
 
 HTML = b"Content-Type: text/html; charset=utf-8"
@@ -109,3 +110,24 @@ async def test_a_page_of_many_links_holds_up_its_own_host_alone(
     assert count == found[heavy.url("/")]["outlinks"]
     assert "fetched" == found[heavy.url("/next")]["outcome"]
     assert count + 2 == sum(url.startswith(heavy.url("/")) for url in found)
+
+
+async def test_a_page_that_cannot_be_read_in_time_is_one_failed_page(
+    etcd_server: EtcdServer,
+    redis_server: RedisServer,
+    cluster_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.heavy.Aside", lambda: Aside(limit_s=0.001))
+    async with (
+        RawServer({"/": Reply(page(PART, headers=(HTML,))), "/b": Reply(page(b""))}) as site,
+        crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running,
+    ):
+        await running.submit(site.url("/"), site.url("/b"), retries=0)
+        found = await running.finished()
+    assert "fetched" == found[site.url("/b")]["outcome"]
+    error = found[site.url("/")]["error"]
+    assert ("internal_error", "the body is unreadable: it took longer than 0.001 s to read") == (
+        error["code"],
+        error["message"],
+    )

@@ -1,0 +1,131 @@
+"""Heavy pages are read in a process of its own, which may die at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import psutil
+import pytest
+
+from common.embedded.launch import child_environment
+from common.web import sitemap
+from common.web.html import HtmlParser
+from tests.support.waiting import until_true
+from worker.aside import Aside, UnreadableError
+from worker.heavy import HeavyPages
+from worker.reader import PART, PageRequest
+
+URL = "http://h.test/"
+FOLLOW = frozenset("a")
+ENDLESS = b"".join(b"<div><a href=/%d>x</a>" % number for number in range(200_000))
+"""Takes seconds to read."""
+OWNER = """
+import asyncio, time
+from worker.aside import Aside
+
+async def main():
+    aside = Aside()
+    await aside.sitemap(b"http://h.test/\\n")
+    print(aside.pid, flush=True)
+    time.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+def request(body: bytes) -> PageRequest:
+    return PageRequest(body, URL, "text/html", FOLLOW, "crawlctl", with_simhash=True)
+
+
+@asynccontextmanager
+async def opened(limit_s: float = 60.0) -> AsyncIterator[Aside]:
+    pages = HeavyPages()
+    pages.aside = Aside(limit_s)
+    async with aclosing(pages):
+        yield pages.aside
+
+
+def readers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [one for one in children if "worker.reader" in one.cmdline()]
+
+
+async def test_what_is_read_aside_is_what_would_be_read_here() -> None:
+    count = 2 * PART + 1
+    body = "<title>Ünïcode</title><meta name=robots content=noindex><link rel=canonical href=/c>"
+    body += "".join(f'<a href="/{n}"{" rel=nofollow" * (n % 2)}>x</a>' for n in range(count))
+    here = HtmlParser(agent="crawlctl", with_simhash=True)
+    wanted = here.parse(body.encode(), url=URL, content_type="text/html", follow=FOLLOW)
+    listed = "".join(f"http://h.test/{number}\n" for number in range(count)).encode()
+    async with opened() as aside:
+        assert wanted == await aside.page(request(body.encode()))
+        first = aside.pid
+        assert sitemap.parse(listed) == await aside.sitemap(listed)
+        assert wanted == await aside.page(request(body.encode()))
+        assert first == aside.pid
+    assert count == len(wanted.links)
+    assert count // 2 == len(wanted.nofollow)
+    assert [] == readers()
+
+
+async def test_what_takes_too_long_is_unreadable_and_its_process_ends() -> None:
+    async with opened(limit_s=0.01) as aside:
+        with pytest.raises(UnreadableError, match=r"longer than 0\.01 s"):
+            await aside.page(request(ENDLESS))
+        assert [] == readers()
+
+
+@pytest.mark.parametrize("how", ["killed", "cancelled"])
+async def test_the_next_page_is_read_when_one_was_left(how: str) -> None:
+    async with opened() as aside:
+        reading = asyncio.create_task(aside.page(request(ENDLESS)))
+        await until_true(lambda: bool(readers()))
+        (before,) = readers()
+        if how == "killed":
+            before.kill()
+            with pytest.raises(UnreadableError, match="died"):
+                await reading
+        else:
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        page = await aside.page(request(b"<title>next</title>"))
+        assert "next" == page.title
+        assert before.pid not in [one.pid for one in readers()]
+
+
+async def test_a_reader_that_died_idle_is_started_again() -> None:
+    async with opened() as aside:
+        await aside.page(request(b""))
+        assert aside.pid is not None
+        os.kill(aside.pid, signal.SIGKILL)
+        await until_true(lambda: not psutil.pid_exists(aside.pid or 0))
+        assert "next" == (await aside.page(request(b"<title>next</title>"))).title
+
+
+async def test_pages_are_read_one_after_the_other() -> None:
+    async with opened() as aside:
+        titles = [f"page {number}" for number in range(8)]
+        pages = await asyncio.gather(
+            *(aside.page(request(b"<title>%b</title>" % title.encode())) for title in titles)
+        )
+        assert titles == [page.title for page in pages]
+        assert 1 == len(readers())
+
+
+async def test_a_reader_ends_with_its_worker_however_that_ends() -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, stdout=PIPE, env=child_environment(os.environ)
+    )
+    assert owner.stdout is not None
+    reader = int(await owner.stdout.readline())
+    assert psutil.pid_exists(reader)
+    owner.kill()
+    await owner.wait()
+    await until_true(lambda: not psutil.pid_exists(reader))
