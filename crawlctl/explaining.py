@@ -101,10 +101,12 @@ async def _visited_again(lookup: Lookup, job: Job, url: str, said: _Said) -> _Sa
     if upcoming is None:
         reason = f"{said.reason}; it is not visited again"
         return said._replace(reason=reason, detail={**said.detail, "recrawl": None})
-    known, at = upcoming.known, from_unix_ms(upcoming.at_ms)
+    known, at = upcoming.known, from_unix_ms(upcoming.at_ms) if job.is_kept_open else None
     when = f"is due for its next visit at {at}"
-    if job.state.is_final or not job.keep_open:
+    if at is None:
         when = "is not visited again: the job was closed or is over"
+    elif job.state is JobState.PAUSED:
+        when += ", if the job is resumed by then"
     recrawl = {
         "next_visit_at": at,
         "interval_seconds": known.interval_s,

@@ -15,7 +15,15 @@ import click
 import msgspec
 
 from common.model.errors import UsageError
-from common.model.job import CLEAN_NAMES, FOLLOW_TAGS, MORE_TAGS, TRAP_NAMES, JobSpec
+from common.model.job import (
+    CLEAN_NAMES,
+    FOLLOW_TAGS,
+    LONGEST_INTERVAL_S,
+    MORE_TAGS,
+    TRAP_NAMES,
+    JobSpec,
+    as_time,
+)
 from common.runtime import request_secrets
 from crawlctl.parameters import (
     DURATION_SYNTAX,
@@ -104,7 +112,7 @@ _LISTS: Final = {
 }
 """Fields given as names with commas: what one is called, and which there are."""
 
-_DURATIONS: Final = ("recrawl", "recrawl_min", "recrawl_max")
+DURATIONS: Final = ("recrawl", "recrawl_min", "recrawl_max")
 
 _NO_WORDS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
@@ -173,7 +181,7 @@ def _parameter(name: str, text: str, defaults: Mapping[str, Any]) -> dict[str, A
         return parameter | {"callback": _split_names}
     if name == "max_body":
         return parameter | {"callback": _parse_size}
-    if name in _DURATIONS:
+    if name in DURATIONS:
         return parameter | {"callback": _parse_duration}
     if get_origin(kind) is tuple:
         return parameter | {"multiple": True}
@@ -239,7 +247,10 @@ def _parse_duration(_ctx: click.Context, param: click.Parameter, value: str | No
     seconds = duration_of(value)
     if seconds is None:
         assert param.name is not None
-        raise UsageError(f"{_flag(param.name)}: {value!r} is not a time; {DURATION_SYNTAX}")
+        raise UsageError(
+            f"{_flag(param.name)}: {value!r} is not a time; {DURATION_SYNTAX}, from 1s to "
+            f"{as_time(LONGEST_INTERVAL_S)}"
+        )
     return seconds
 
 

@@ -118,10 +118,9 @@ async def waiting_visits(services: Services, job: Job) -> Waiting | None:
 
 def _recrawl(look: JobLook, visits: Waiting) -> dict[str, Any]:
     """Return how the visits after the first are doing; nothing comes back after ``job close``."""
-    at_ms, counted = visits.next_at_ms, look.counters
-    goes_on = look.job.keep_open and not look.job.state.is_final
+    goes_on, at_ms, counted = look.job.is_kept_open, visits.next_at_ms, look.counters
     return {
-        "waiting": visits.pages,
+        "waiting": visits.pages if goes_on else 0,
         "next_visit_at": from_unix_ms(at_ms) if goes_on and at_ms is not None else None,
         "under_way": counted["revisiting"],
         "done": counted["revisits"],
@@ -156,22 +155,23 @@ def tasks(look: JobLook, locks: Sequence[LockInfo]) -> list[dict[str, Any]]:
     return rows
 
 
-async def situation(
-    services: Services, look: JobLook, tasks: Sequence[Mapping[str, Any]]
-) -> Situation:
+async def situation(services: Services, look: JobLook, shown: Mapping[str, Any]) -> Situation:
     """Return what tells why a job is not faster.
 
     Args:
         services: where to look.
         look: at the job.
-        tasks: its tasks, as :func:`tasks` returns them.
+        shown: the same, with its tasks, as :func:`document` returns it.
     """
     from crawlctl.limits import Situation, WorkerLook
 
-    owners = {task["owner"] for task in tasks}
+    owners = {task["owner"] for task in shown["tasks"]}
     turns = await services.hosts(look.job).turns()
     return Situation(
+        job=look.job.id,
         state=look.job.state,
+        is_kept_open=look.job.is_kept_open,
+        next_visit_at=shown["recrawl"] and shown["recrawl"]["next_visit_at"],
         waiting=look.counters["queued"] + look.counters["delayed"],
         in_flight=look.counters["in_flight"],
         hosts_due=turns.due,

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from common.model.job import JobState
 
-Limit = Literal["state", "workers", "end", "politeness", "sites", "cpu", "redis"]
+Limit = Literal["state", "workers", "end", "visits", "politeness", "sites", "cpu", "redis"]
 
 BUSY_CPU: Final = 0.85
 """Share of a core from which on a worker process has no more to give."""
@@ -41,7 +41,12 @@ class WorkerLook(NamedTuple):
 class Situation:
     """The facts."""
 
+    job: str
+    """Its id."""
     state: JobState
+    is_kept_open: bool
+    next_visit_at: str | None
+    """When the first of the pages that are visited again is due; None where none is."""
     waiting: int
     """URLs queued or delayed."""
     in_flight: int
@@ -70,12 +75,12 @@ class Verdict(NamedTuple):
 def judge(now: Situation) -> Verdict:
     """Return what limits a job."""
     if now.state is not JobState.RUNNING:
-        return Verdict("state", f"the job is {now.state.value}", "resume it if it is paused")
+        return Verdict("state", f"the job is {now.state.value}", _of_state(now))
     if not now.workers:
         reason = "no worker owns a part of it"
         return Verdict("workers", reason, "start workers; 'crawlctl nodes' shows those there are")
     if now.waiting + now.in_flight == 0:
-        return Verdict("end", "nothing is left to fetch", "add seeds, or let it finish")
+        return _at_rest(now)
     busiest = max(now.workers, key=lambda one: one.cpu)
     if busiest.cpu >= BUSY_CPU:
         reason = f"worker {busiest.id} uses {busiest.cpu:.0%} of a core"
@@ -88,6 +93,31 @@ def judge(now: Situation) -> Verdict:
         remedy += " (--per-ip, --per-domain, where they are given)"
         return Verdict("politeness", reason, remedy)
     return _by_pages(now)
+
+
+def _of_state(now: Situation) -> str:
+    """Return what would change a job that does not run."""
+    match now.state:
+        case JobState.PAUSED:
+            return f"'crawlctl job resume {now.job}' lets it go on"
+        case JobState.PENDING:
+            return (
+                "a master starts it once its seeds are in; 'crawlctl nodes' shows if there is one"
+            )
+        case _:
+            return "nothing does, it is over; submit another job to crawl again"
+
+
+def _at_rest(now: Situation) -> Verdict:
+    """Judge a job that runs and has nothing to fetch."""
+    close = f"'crawlctl job close {now.job}' lets it finish"
+    if now.next_visit_at is not None:
+        reason = f"no page is due; the next visit is due at {now.next_visit_at}"
+        return Verdict("visits", reason, f"a job with a shorter --recrawl; {close}")
+    if now.is_kept_open:
+        reason = "nothing is left to fetch, and the job is kept open"
+        return Verdict("end", reason, f"add seeds ('crawlctl job add {now.job} URL'); {close}")
+    return Verdict("end", "nothing is left to fetch", "nothing, it finishes; or add seeds")
 
 
 def _by_pages(now: Situation) -> Verdict:

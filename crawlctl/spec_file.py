@@ -6,22 +6,23 @@ import json
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
 from common.model.errors import UsageError
 from common.model.job import JobSpec
+from crawlctl.job_options import DURATIONS
 
 
 def load(path: str) -> dict[str, Any]:
     """Return the fields a spec file sets, each of the type it must have.
 
-    A name that ends in ``.json`` is read as JSON, any other as TOML.
+    A name that ends in ``.json`` is read as JSON, any other as TOML. What holds between fields, and
+    their ranges, is checked where the spec is made of them and the options.
 
     Raises:
-        UsageError: it cannot be read, or a field is unknown, of another type or out of range;
-            names the field.
+        UsageError: it cannot be read, or a field is unknown or of another type; names the field.
     """
     raw = _read(path)
     known = JobSpec.__struct_fields__
@@ -31,11 +32,14 @@ def load(path: str) -> dict[str, Any]:
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
             raise UsageError(f"--spec: {path} has an unknown field {name!r}{hint}")
     values: dict[str, Any] = {}
+    kinds = get_type_hints(JobSpec)
     for name, value in raw.items():
         try:
-            values[name] = getattr(msgspec.convert({name: value}, JobSpec), name)
+            values[name] = msgspec.convert(value, kinds[name])
         except msgspec.ValidationError as error:
             said = str(error).partition(" - at")[0]
+            if name in DURATIONS:
+                said = f"{value!r} is not a time; give a number of seconds, as in 21600"
             raise UsageError(f"--spec: {name} in {path}: {said}") from error
     return values
 

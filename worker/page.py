@@ -440,7 +440,7 @@ class PageWorker:
         ended = record_of(item, outcome, fetched, facts, worker=node, token=token)
         visit = b""
         if (revisits := self._context.revisits) is not None:
-            ended, visit = revisits.noted(item, ended, fetched)
+            ended, visit, filtered = revisits.noted(item, ended, fetched, filtered)
         record = _encode(ended)
         letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
         claim, host, delay_ms = page.claim.number, item.host, self._delay_ms(item.host)

@@ -3,20 +3,24 @@
 The server is asked whether the page has changed (``If-None-Match``, ``If-Modified-Since``) where
 the last answer was a whole page, status 200, at its own URL, and came with something to ask by. A
 visit without an answer (dead, failed, denied) leaves what is known as it was: the page is asked for
-again after the same interval.
+again after the same interval. Links refused count once a page, not at each visit: a visit adds what
+a rule refuses beyond the visits before.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from msgspec.structs import asdict, replace
 
 from common.frontier import items
 from common.frontier.items import Item
 from common.frontier.visits import Known, Page, decode_known, encode_known, next_visit
-from common.model.job import JobSpec
+from common.model.job import BUDGETS, JobSpec
 from common.model.records import Outcome, ResultRecord
 from common.web.recrawl import GONE, GONE_VISITS, Schedule, entity_tag, http_date
 from common.web.retry import ErrorCode
@@ -25,6 +29,17 @@ from worker.reading import fields
 
 _DIGEST_BYTES = 16
 _PAGES = (Outcome.FETCHED, Outcome.NOT_MODIFIED)
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+class Noted(NamedTuple):
+    """A visit that has ended."""
+
+    record: ResultRecord
+    visit: bytes
+    """What is to come of it: ``Finished.visit``."""
+    refused: Mapping[str, int]
+    """Links to be counted as refused, by rule."""
 
 
 class _Validators(NamedTuple):
@@ -53,17 +68,19 @@ class Revisits:
         self._schedule = Schedule(spec.recrawl, *spec.recrawl_bounds)
 
     def noted(
-        self, item: Item, record: ResultRecord, fetched: Fetched | None
-    ) -> tuple[ResultRecord, bytes]:
+        self,
+        item: Item,
+        record: ResultRecord,
+        fetched: Fetched | None,
+        refused: Mapping[str, int] = _NOTHING,
+    ) -> Noted:
         """Return the record of a visit completed, and what is to come of it.
 
         Args:
             item: the page, with what was known before.
             record: of this visit.
             fetched: the answer, where there was one.
-
-        Returns:
-            The record, and ``Finished.visit``.
+            refused: links of the page that rules refuse, by rule.
         """
         known = decode_known(item.known) if item.known else None
         if record.outcome is Outcome.DROPPED:
@@ -79,6 +96,8 @@ class Revisits:
             record = replace(record, **_of_page(known.page))
         record = replace(record, visit=visits, changed=changed)
         validators = _validators(record, fetched, known)
+        counted = {} if known is None else known.refused
+        beyond = _beyond(refused, counted)
         now = Known(
             visits=visits,
             interval_s=interval_s,
@@ -87,23 +106,35 @@ class Revisits:
             etag=validators.etag,
             modified=validators.modified,
             page=validators.page,
+            refused=counted | {crc32(rule.encode()): refused[rule] for rule in beyond},
         )
         is_paid = item.is_paid or record.outcome in _PAGES
-        return record, self._next(item, now, is_paid=is_paid, is_last=_is_last(record, now))
+        visit = self._next(item, now, is_paid=is_paid, is_last=_is_last(record, now))
+        return Noted(record, visit, beyond)
 
-    def _dropped(
-        self, item: Item, record: ResultRecord, known: Known | None
-    ) -> tuple[ResultRecord, bytes]:
-        """A visit that is dropped leaves everything as it was; a first one has no other."""
+    def _dropped(self, item: Item, record: ResultRecord, known: Known | None) -> Noted:
+        """A visit that is dropped leaves everything as it was; a first one has no other.
+
+        No budget comes back once it is used up: a page that has none of it would be dropped at each
+        visit, for ever.
+        """
         if known is None:
-            return record, b""
+            return Noted(record, b"", _NOTHING)
         record = replace(record, visit=known.visits + 1)
-        return record, self._next(item, known, is_paid=item.is_paid, is_last=False)
+        is_last = record.rule in BUDGETS
+        visit = self._next(item, known, is_paid=item.is_paid, is_last=is_last)
+        return Noted(record, visit, _NOTHING)
 
     def _next(self, item: Item, known: Known, *, is_paid: bool, is_last: bool) -> bytes:
         again = item._replace(attempt=1, owners=0, known=encode_known(known), is_paid=is_paid)
         after_ms = -1 if is_last else int(known.interval_s * 1000)
         return next_visit(item.url, after_ms=after_ms, item=items.encode(again))
+
+
+def _beyond(refused: Mapping[str, int], counted: Mapping[int, int]) -> dict[str, int]:
+    """Return the links that rules refuse beyond those that were counted at earlier visits."""
+    more = {rule: links - counted.get(crc32(rule.encode()), 0) for rule, links in refused.items()}
+    return {rule: links for rule, links in more.items() if links > 0}
 
 
 def _answer(record: ResultRecord, known: Known | None) -> bytes:

@@ -63,6 +63,8 @@ class Known(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     modified: str | None = None
     page: Page | None = None
     """That page; None where nothing can be sent back."""
+    refused: dict[int, int] = {}
+    """CRC-32 of a rule -> the most links it has refused on one visit: so many are counted."""
 
 
 encode_known: Final = msgspec.msgpack.Encoder().encode

@@ -21,6 +21,8 @@ TRAP_NAMES = ("path", "query", "calendar")
 """Rules of ``common.web.traps``."""
 CLEAN_NAMES = ("tracking", "session", "order")
 """Steps of ``common.web.cleaning``."""
+BUDGETS = ("max_pages", "max_pages_per_host")
+"""Rules by which URLs are dropped where no page is left of the budget so called."""
 HIGHEST_NUMBER = 2**53 - 1
 """What every reader of the stored JSON, Lua among them, still holds exactly."""
 LONGEST_INTERVAL_S = 315_360_000
@@ -28,6 +30,14 @@ LONGEST_INTERVAL_S = 315_360_000
 INTERVAL_SPAN = 8
 """How far the interval of ``recrawl`` may move either way, where no bounds are given."""
 DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
+
+
+def as_time(seconds: float) -> str:
+    """Return seconds as users write them: ``90s``, ``15m``, ``6h``, ``1d``."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds / length:.12g}{unit}"
+    return f"{seconds:.12g}s"
 
 
 class JobState(StrEnum):
@@ -121,17 +131,20 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
 
     def _check_recrawl(self) -> None:
-        for field in ("recrawl", "recrawl_min", "recrawl_max"):
-            self._check_range(field, getattr(self, field), low=1, high=LONGEST_INTERVAL_S)
-        bounds = (self.recrawl_min, self.recrawl_max)
-        if self.recrawl is None and bounds != (None, None):
-            raise UsageError("--recrawl: not given, but a bound of its interval is; give all")
-        least, most = self.recrawl_bounds
-        if self.recrawl is not None and not least <= self.recrawl <= most:
-            raise UsageError(
-                f"--recrawl: {self.recrawl:g} does not lie between --recrawl-min ({least:g}) and "
-                f"--recrawl-max ({most:g})"
-            )
+        every = self.recrawl
+        if every is None:
+            for field, example in (("recrawl_min", "1h"), ("recrawl_max", "1d")):
+                if getattr(self, field) is not None:
+                    option = "--" + field.replace("_", "-")
+                    raise UsageError(
+                        f"{option}: it bounds the interval of --recrawl, which is not given; give "
+                        f"both, as in --recrawl 6h {option} {example}"
+                    )
+            return
+        self._check_time("recrawl", every, low=1, high=LONGEST_INTERVAL_S, example=21_600)
+        least, most = self.recrawl_min, self.recrawl_max
+        self._check_time("recrawl_min", least, low=1, high=every, example=every)
+        self._check_time("recrawl_max", most, low=every, high=LONGEST_INTERVAL_S, example=every)
 
     @property
     def recrawl_bounds(self) -> tuple[float, float]:
@@ -156,6 +169,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         option = "--" + field.replace("_", "-")
         raise UsageError(f"{option}: {value} is out of range; give a number from {low} to {high}")
 
+    def _check_time(
+        self, field: str, value: float | None, *, low: float, high: float, example: float
+    ) -> None:
+        if value is None or low <= value <= high:
+            return
+        option = "--" + field.replace("_", "-")
+        limits = f"from {as_time(low)} to {as_time(high)}"
+        bound = "" if field == "recrawl" else f" (--recrawl is {as_time(self.recrawl or 0)})"
+        raise UsageError(
+            f"{option}: {as_time(value)} is out of range; give a time {limits}{bound}, as in "
+            f"{as_time(example)}"
+        )
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The stored record of a job (etcd, ``jobs/<id>``). Times are RFC 3339 UTC."""
@@ -179,6 +205,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it failed or is damaged; one sentence."""
     version: int = SPEC_VERSION
+
+    @property
+    def is_kept_open(self) -> bool:
+        """Tell whether it is there until somebody ends it."""
+        return self.keep_open and not self.state.is_final
 
     @property
     def work(self) -> JobSpec:

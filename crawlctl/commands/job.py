@@ -106,7 +106,7 @@ async def _show(settings: Settings, job_id: str, *, with_profile: bool, as_json:
         locks = await connected.coord.locks.list()
         shown = document(look, locks, waiting=waiting, visits=visits)
         if with_profile:
-            shown["profile"] = limits.document(await situation(connected, look, shown["tasks"]))
+            shown["profile"] = limits.document(await situation(connected, look, shown))
     if as_json:
         print_json(shown)
     else:
@@ -119,7 +119,8 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     from crawlctl.show import print_line, print_table
 
     reason = f" ({shown['reason']})" if shown["reason"] else ""
-    print_line(f"{shown['id']}: {shown['state']}{reason}")
+    kept = f", kept open until 'crawlctl job close {shown['id']}'" if look.job.is_kept_open else ""
+    print_line(f"{shown['id']}: {shown['state']}{reason}{kept}")
     if shown["waiting"]:
         print_line(f"waiting: {shown['waiting']}")
     print_table(
@@ -146,7 +147,7 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
     print_table(counters.NAMES, [[shown["counters"][name] for name in counters.NAMES]])
     print_line()
     if shown["recrawl"]:
-        _print_recrawl(shown["recrawl"])
+        _print_recrawl(shown["recrawl"], goes_on=look.job.is_kept_open)
     _print_rules(shown["filtered_by_rule"])
     _print_tasks(shown["tasks"])
     if "profile" in shown:
@@ -154,13 +155,15 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
         _print_profile(shown["profile"])
 
 
-def _print_recrawl(recrawl: dict[str, Any]) -> None:
+def _print_recrawl(recrawl: dict[str, Any], *, goes_on: bool) -> None:
     from crawlctl.show import print_line
 
-    upcoming = f", the next at {recrawl['next_visit_at']}" if recrawl["next_visit_at"] else ""
+    upcoming = "the job was closed or is over, nothing more is brought back"
+    if goes_on:
+        first = f", the next at {recrawl['next_visit_at']}" if recrawl["next_visit_at"] else ""
+        upcoming = f"{recrawl['waiting']} pages wait for a visit{first}"
     print_line(
-        f"visited again: {recrawl['done']} times; {recrawl['waiting']} pages wait for a visit"
-        f"{upcoming}; {recrawl['under_way']} are under way"
+        f"visited again: {recrawl['done']} times; {upcoming}; {recrawl['under_way']} are under way"
     )
     print_line()
 
@@ -330,6 +333,6 @@ async def _change(
     async with services(settings) as connected:
         now = await change(connected, job_id, decide)
     if not settings.quiet:
-        kept = " and kept open" if now.keep_open else ""
+        kept = " and kept open" if now.is_kept_open else ""
         why = waits_for(now)
         note(f"job {job_id} is {now.state.value}{kept}{then}{f': {why}' if why else ''}")

@@ -98,10 +98,20 @@ def test_times_of_visits_may_have_units() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--recrawl", "often"), "--recrawl: 'often' is not a time"),
-        (("--recrawl", "0"), "--recrawl: 0.0 is out of range"),
-        (("--recrawl-max", "1d"), "--recrawl: not given"),
-        (("--recrawl", "1h", "--recrawl-min", "2h"), "--recrawl: 3600 does not lie between"),
+        (("--recrawl", "often"), "--recrawl: 'often' is not a time; write .* 6h or 1d, from 1s to"),
+        (("--recrawl", "-1"), "--recrawl: '-1' is not a time; write .* 6h or 1d, from 1s to 3650d"),
+        (("--recrawl", "0"), "--recrawl: 0s is out of range; .* from 1s to 3650d, as in 6h"),
+        (("--recrawl", "3651d"), "--recrawl: 3651d is out of range; .* 1s to 3650d, as in 6h"),
+        (("--recrawl-max", "1d"), "--recrawl-max: .* as in --recrawl 6h --recrawl-max 1d"),
+        (("--recrawl-min", "1h"), "--recrawl-min: .* as in --recrawl 6h --recrawl-min 1h"),
+        (
+            ("--recrawl", "1h", "--recrawl-min", "2h"),
+            "--recrawl-min: 2h is out of range; give a time from 1s to 1h .--recrawl is 1h., as in",
+        ),
+        (
+            ("--recrawl", "90", "--recrawl-max", "1m"),
+            "--recrawl-max: 1m is out of range; give a time from 90s to 3650d .--recrawl is 90s.",
+        ),
     ],
 )
 def test_times_of_visits_that_make_no_sense_are_refused(

@@ -8,6 +8,7 @@ import msgspec
 
 from common.coord import LockInfo
 from common.frontier import ShardStats
+from common.frontier.visits import Waiting
 from common.model import counters
 from common.model.job import Job, JobSpec, JobState
 from crawlctl.jobview import JobLook, differing_field, document
@@ -122,3 +123,15 @@ def test_rules_that_refused_links_are_shown_where_they_were_looked_at() -> None:
     assert "filtered_by_rule" not in document(look())
     rules = {"scope: host": 3, "deny: x": 1}
     assert rules == document(look()._replace(filtered_by_rule=rules))["filtered_by_rule"]
+
+
+def test_what_no_visit_comes_to_any_more_waits_for_none() -> None:
+    """A job that was closed went on saying that pages wait for a visit."""
+    spec = msgspec.structs.replace(SPEC, recrawl=60.0)
+    opened = msgspec.structs.replace(JOB, spec=spec, state=JobState.RUNNING, keep_open=True)
+    closed = msgspec.structs.replace(opened, keep_open=False)
+    cancelled = msgspec.structs.replace(opened, state=JobState.CANCELLED)
+    expected = [(opened, 9, "1970-01-01T00:00:05.000Z"), (closed, 0, None), (cancelled, 0, None)]
+    for job, pages, next_at in expected:
+        shown = document(look(job), [], visits=Waiting(9, 5000))["recrawl"]
+        assert (pages, next_at) == (shown["waiting"], shown["next_visit_at"])

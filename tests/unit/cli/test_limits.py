@@ -20,7 +20,10 @@ def worker(*, cpu: float = 0.3, **stages: float) -> WorkerLook:
 
 def situation(**facts: Any) -> Situation:
     usual: dict[str, Any] = {
+        "job": "spring",
         "state": JobState.RUNNING,
+        "is_kept_open": False,
+        "next_visit_at": None,
         "waiting": 500,
         "in_flight": 30,
         "hosts_due": 3,
@@ -51,6 +54,31 @@ def test_the_limit_of_a_job_is_named(facts: dict[str, Any], limit: str, said: st
     assert limit == verdict.limit
     assert said in verdict.reason
     assert verdict.remedy
+
+
+@pytest.mark.parametrize(
+    ("facts", "limit", "remedy"),
+    [
+        ({}, "end", "it finishes"),
+        ({"is_kept_open": True}, "end", "'crawlctl job close spring' lets it finish"),
+        (
+            {"is_kept_open": True, "next_visit_at": "2026-12-01T00:00:00.000Z"},
+            "visits", "'crawlctl job close spring' lets it finish",
+        ),
+        ({"state": JobState.PAUSED}, "state", "'crawlctl job resume spring'"),
+        ({"state": JobState.PENDING}, "state", "seeds"),
+        ({"state": JobState.FINISHED}, "state", "it is over"),
+        ({"state": JobState.CANCELLED}, "state", "it is over"),
+    ],
+)  # fmt: skip
+def test_what_is_proposed_for_a_job_at_rest_is_possible(
+    facts: dict[str, Any], limit: str, remedy: str
+) -> None:
+    """A finished job was to be resumed, and one that is kept open to be let finish, by itself."""
+    verdict = judge(situation(waiting=0, in_flight=0, **facts))
+    assert limit == verdict.limit
+    assert remedy in verdict.remedy
+    assert (facts.get("next_visit_at") or "") in verdict.reason
 
 
 def test_a_profile_sums_the_stages_of_its_workers() -> None:

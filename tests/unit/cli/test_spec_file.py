@@ -43,6 +43,12 @@ def test_options_win_over_the_file() -> None:
     assert (spec.delay, spec.deny, spec.max_pages) == (0.5, ("\\.pdf$",), 100)
 
 
+def test_what_holds_between_fields_is_asked_of_all_of_them() -> None:
+    """Each was checked alone, so that a bound of --recrawl was refused beside it."""
+    spec = spec_from({}, **load(written("recrawl_max = 90\nrecrawl = 60")))
+    assert (spec.recrawl, spec.recrawl_max) == (60.0, 90.0)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -52,6 +58,8 @@ def test_options_win_over_the_file() -> None:
         ("max_depth = 'one'", ["max_depth", "int"]),
         ("scope = 'all'", ["scope", "'all'"]),
         ("delay = -1", ["--delay", "from 0 to 86400"]),
+        ("recrawl = '6h'", ["recrawl", "'6h' is not a time", "as in 21600"]),
+        ("recrawl = 0", ["--recrawl", "from 1s to 3650d, as in 6h"]),
         ("deny = ['(']", ["--deny", "regular expression"]),
         ("sitemaps = ", ["not TOML"]),
     ],

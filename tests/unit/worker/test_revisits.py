@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
 from common.frontier import items
@@ -49,7 +51,7 @@ def visited(*records: ResultRecord, item: Item = FIRST) -> tuple[ResultRecord, I
     """Return the last record, and what is left, after these visits."""
     assert records
     for one in records:
-        ended, visit = REVISITS.noted(item, one, fetched())
+        ended, visit, _ = REVISITS.noted(item, one, fetched())
         _, item, known = after(visit)
     return ended, item, known
 
@@ -69,7 +71,7 @@ def test_a_page_is_asked_for_on_what_its_last_answer_brought() -> None:
 def test_a_304_leaves_the_facts_of_the_page_and_says_unchanged() -> None:
     _, item, _ = visited(record(outlinks=7, encoding="UTF-8"))
     bare = record(Outcome.NOT_MODIFIED, status=304, title=None, sha256=None, bytes=0)
-    ended, visit = REVISITS.noted(item, bare, fetched({"ETag": '"2"'}))
+    ended, visit, _ = REVISITS.noted(item, bare, fetched({"ETag": '"2"'}))
     assert (ended.status, ended.visit, ended.changed) == (304, 2, False)
     assert (ended.title, ended.sha256, ended.bytes, ended.outlinks) == ("t", 32 * "ab", 5, 7)
     wait_ms, _, known = after(visit)
@@ -127,7 +129,7 @@ def test_a_page_gone_three_times_in_a_row_is_not_visited_again() -> None:
     gone = record(status=404)
     _, item, known = visited(gone, gone, record(Outcome.DEAD, status=503))
     assert known.gone == 2, "a site that is down says nothing of its pages"
-    _, visit = REVISITS.noted(item, record(status=410), fetched())
+    _, visit, _ = REVISITS.noted(item, record(status=410), fetched())
     assert after(visit)[0] == -1
     _, again, known = visited(record(), item=item)
     assert known.gone == 0
@@ -136,12 +138,45 @@ def test_a_page_gone_three_times_in_a_row_is_not_visited_again() -> None:
 
 def test_what_may_end_workers_is_not_visited_again() -> None:
     error = ErrorInfo(code="owners_lost", message="5 workers ended")
-    _, visit = REVISITS.noted(FIRST, record(Outcome.DEAD, status=None, error=error), None)
+    _, visit, _ = REVISITS.noted(FIRST, record(Outcome.DEAD, status=None, error=error), None)
     assert after(visit)[0] == -1
 
 
 def test_a_visit_that_is_dropped_changes_nothing() -> None:
-    assert REVISITS.noted(FIRST, record(Outcome.DROPPED, status=None), None)[1] == b""
+    assert REVISITS.noted(FIRST, record(Outcome.DROPPED, status=None), None).visit == b""
     _, item, known = visited(record())
-    _, visit = REVISITS.noted(item, record(Outcome.DROPPED, status=None), None)
+    _, visit, _ = REVISITS.noted(item, record(Outcome.DROPPED, status=None), None)
     assert after(visit) == (60_000, item, known)
+
+
+@pytest.mark.parametrize("rule", ["max_pages", "max_pages_per_host"])
+def test_a_visit_for_which_no_budget_is_left_is_the_last(rule: str) -> None:
+    """It was brought back and dropped at each interval, for ever."""
+    _, item, known = visited(record(Outcome.REDIRECTED, status=301, location=f"{HOST}/q"))
+    dropped = record(Outcome.DROPPED, status=None, rule=rule)
+    _, visit, _ = REVISITS.noted(item, dropped, None)
+    assert after(visit) == (-1, item, known)
+
+
+def test_a_link_refused_at_each_visit_counts_once() -> None:
+    """Counts of rules grew with the visits, so that they said nothing of the links."""
+    item, counted = FIRST, Counter[str]()
+    visits: list[dict[str, int]] = [
+        {"scope: host": 3}, {"scope: host": 3, "deny: x": 1}, {}, {"scope: host": 5}, {"deny: x": 1}
+    ]  # fmt: skip
+    for refused in visits:
+        noted = REVISITS.noted(item, record(), fetched(), refused)
+        counted.update(noted.refused)
+        _, item, _ = after(noted.visit)
+    assert counted == {"scope: host": 5, "deny: x": 1}
+    unread = REVISITS.noted(item, record(Outcome.DEAD, status=503), None)
+    _, item, _ = after(unread.visit)
+    assert REVISITS.noted(item, record(), fetched(), {"scope: host": 5}).refused == {}
+
+
+def test_what_an_older_version_knew_of_a_page_is_enough() -> None:
+    """Pages wait for weeks: those that an older version has put there are visited by this one."""
+    older = msgspec.msgpack.encode([4, 30.0, 0, b"200 x", '"1"', None, None])
+    item = FIRST._replace(known=older, is_paid=True)
+    noted = REVISITS.noted(item, record(), fetched(), {"scope: host": 2})
+    assert (noted.record.visit, noted.refused) == (5, {"scope: host": 2})
