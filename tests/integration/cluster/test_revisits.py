@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
-from common.frontier import audit
-from common.model.counters import is_balanced
-from common.model.ids import JobId
 from common.model.job import JobState
 from common.runtime.settings import Settings
 from crawlctl.connect import services
 from crawlctl.explaining import explain
 from crawlctl.export.reading import Reader
-from tests.support.crawling import Crawls, crawls
+from tests.support.crawling import crawls
+from tests.support.revisits import AGAIN, closed
 from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Page, Request, Site
 from tests.support.waiting import until
 
 SINCE = "Mon, 30 Nov 2026 10:00:00 GMT"
-AGAIN: dict[str, Any] = {"recrawl": 1.0, "recrawl_max": 1.0, "delay": 0.0, "keep_open": True}
 
 
 class Asked:
@@ -62,21 +58,6 @@ def answers_304_unasked(request: Request) -> Page:
 
 def down_at_first(request: Request) -> Page:
     return Page(status=503) if request.nth == 1 else Page(title="up")
-
-
-async def assert_sound(running: Crawls) -> None:
-    """Assert that counters, records and visits to come agree, once nothing moves."""
-    assert is_balanced(await running.counters())
-    held = await audit.held(
-        running.client, cluster=running.settings.cluster, job=JobId("job"), shards=range(2)
-    )
-    assert [one.differences for one in held] == [{}, {}]
-
-
-async def closed(running: Crawls) -> None:
-    await running.change(keep_open=False)
-    await running.finished()
-    await assert_sound(running)
 
 
 async def test_pages_are_visited_again_and_their_servers_asked_what_has_changed(
