@@ -19,9 +19,11 @@ from tests.support.servers import EtcdServer, RedisServer, start_etcd, start_red
 
 SKIPS = {
     "NO NGINX": 7, "NO SITE": 5, "NO TLS": 1, "NO SHARED": 11, "NOT LINUX": 3, "NO BASH": 1,
+    "NO CC": 2,
 }  # fmt: skip
 """How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
-serves, what needs a data server with TLS, and what reads the reference data beside the project.
+serves, what needs a data server with TLS or a clock of its own, and what reads the reference data
+beside the project.
 Everything else runs everywhere."""
 
 # A property holds however busy the machine is. The same examples each time: what is found by chance
