@@ -23,8 +23,7 @@ SKIPS = {
 }  # fmt: skip
 """How many tests may be skipped for each reason, where it is not CRAWLCTL_REQUIRE=all: what nginx
 serves, what needs a data server with TLS or a clock of its own, and what reads the reference data
-beside the project.
-Everything else runs everywhere."""
+beside the project. Everything else runs everywhere."""
 
 # A property holds however busy the machine is. The same examples each time: what is found by chance
 # is found by scripts/fuzz and scripts/chaos, which say how to find it again.

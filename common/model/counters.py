@@ -5,7 +5,8 @@ states below, shard by shard, because one script moves each URL and its counters
 of the sum stand ``filtered``, links refused before admission, and ``sitemaps``, sitemaps that are
 done: while one waits or is read it is counted like a URL, and then leaves the sum on both sides.
 Where pages are visited again, ``revisits`` counts the visits after the first that have ended, and
-``revisiting`` the URLs queued, delayed or in flight for one.
+``revisiting`` the URLs queued, delayed or in flight for one; ``filtered`` grows by what a visit
+refuses beyond the visits of its page before.
 """
 
 from __future__ import annotations
