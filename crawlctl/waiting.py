@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from common.model.job import JobState
+from common.model.job import Job, JobState
 from common.runtime.clock import seconds_between
 from crawlctl.jobview import JobLook, look_at, pages_per_second, stored_job
 from crawlctl.show import duration, note
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 _POLL_S = 1.0
 _FIRST_POLL_S = 0.1
 _PAGE = 500
+
+
+def note_kept_open(job: Job, *, quiet: bool) -> None:
+    """Say of a job that is waited for that it does not end by itself, where that is so."""
+    if job.is_kept_open and not quiet:
+        note(f"the job is kept open; 'crawlctl job close {job.id}' lets it finish")
 
 
 async def wait_for_end(

@@ -248,11 +248,13 @@ def wait(ctx: click.Context, *, job_id: str, timeout: float | None) -> int:
 
 async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> int:
     from crawlctl.connect import services
+    from crawlctl.jobview import stored_job
     from crawlctl.progress import progress
     from crawlctl.show import note
-    from crawlctl.waiting import closing, wait_for_end
+    from crawlctl.waiting import closing, note_kept_open, wait_for_end
 
     async with services(settings) as connected:
+        note_kept_open((await stored_job(connected, job_id)).job, quiet=settings.quiet)
         with progress(quiet=settings.quiet) as shown:
             look = await wait_for_end(connected, job_id, shown, timeout_s=timeout_s)
         if look is not None:

@@ -99,6 +99,7 @@ async def _submit(
     from crawlctl.connect import services
     from crawlctl.show import note
     from crawlctl.submission import submit as submit_job
+    from crawlctl.waiting import note_kept_open
 
     async with services(settings) as connected:
         try:
@@ -118,6 +119,8 @@ async def _submit(
         click.echo(stored.job.id)
         if paused and wait and not settings.quiet:
             note(f"the job is paused; start it with 'crawlctl job resume {name}'")
+        if wait:
+            note_kept_open(stored.job, quiet=settings.quiet)
         code = await _wait(connected, name, quiet=settings.quiet) if wait else 0
     return max(code, 1 if collected.bad else 0)
 

@@ -31,6 +31,9 @@ def test_a_job_kept_open_takes_more_seeds_and_ends_when_closed(up: Command, tmp_
 
         eventually(lambda: is_drained(2), within_s=30, what="an empty frontier")
         assert 2 == len(show(up, job)["tasks"]), "the option wins over the file"
+        text = up("job", "show", job, "--profile").out
+        assert f"running, kept open until 'crawlctl job close {job}'" in text
+        assert "to change that: add seeds" in text
         # Another host: it joins the scope, so that links on it are followed.
         added = up("job", "add", job, site.url("/late", host=1), site.url("/"))
         assert 0 == added.code, added.err

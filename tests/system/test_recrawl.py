@@ -35,17 +35,30 @@ def test_pages_are_visited_again_until_the_job_is_closed(up: Command, tmp_path: 
             return bool(shown["recrawl"]["done"] >= 4)
 
         eventually(is_visited, within_s=60, what="visits again")
-        assert "visited again" in up("job", "show", job).out
+        text = up("job", "show", job).out
+        assert f"{job}: running, kept open until 'crawlctl job close {job}'" in text
+        assert "pages wait for a visit, the next at" in text
+        waited = up("job", "wait", job, "--timeout", "0")
+        assert (1, True) == (
+            waited.code,
+            f"'crawlctl job close {job}' lets it finish" in waited.err,
+        )
         assert 0 == up("job", "close", job).code
         waited = up("job", "wait", job)
         assert 0 == waited.code, waited.err
         shown = show(up, job)
         assert ("finished", None) == (shown["state"], shown["recrawl"]["next_visit_at"])
+        assert 0 == shown["recrawl"]["waiting"]
+        text = up("job", "show", job, "--profile").out
+        assert ("nothing more is brought back" in text, "wait for a visit" in text) == (True, False)
+        assert ("it is over" in text, "resume" in text, "kept open" in text) == (True, False, False)
         records = {
             record["url"]: record for record in map(json.loads, up("export", job).out.splitlines())
         }
         assert {site.url("/"), site.url("/other")} == set(records)
-        assert "not visited again" in up("why", job, site.url("/")).out
+        why = up("why", job, site.url("/"), "--json").json
+        assert "not visited again" in why["reason"]
+        assert why["detail"]["recrawl"]["next_visit_at"] is None
         checked = up("doctor", "--json")
         assert 0 == checked.code, checked.out
     first = records[site.url("/")]

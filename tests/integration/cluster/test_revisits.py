@@ -159,6 +159,10 @@ async def test_why_and_export_tell_of_visits(
             assert (recrawl["interval_seconds"], recrawl["visits"]) == (3600.0, 1)
             assert recrawl["etag"] == 'W/"v,1"'
             assert recrawl["next_visit_at"] in said.reason
+            await running.change(state=JobState.PAUSED)
+            rests = await explain(connected, await running.job(), site.url("/"))
+            assert rests.reason == f"{said.reason}, if the job is resumed by then"
+            await running.change(state=JobState.RUNNING)
             # A record that a visit has put behind those already read comes once.
             shard = connected.lookup(await running.job()).shard(site.url("/"))
             results = running.keys(shard).results
@@ -172,3 +176,4 @@ async def test_why_and_export_tell_of_visits(
             await closed(running)
             over = await explain(connected, await running.job(), site.url("/"))
             assert "not visited again" in over.reason
+            assert over.detail["recrawl"]["next_visit_at"] is None
