@@ -46,6 +46,9 @@ def test_a_job_kept_open_takes_more_seeds_and_ends_when_closed(up: Command, tmp_
         assert (4, True) == (again.code, "finished" in again.err)
         assert 4 == up("job", "close", job).code
         assert 2 == up("job", "add", job).code, "no seed"
+        other = up("submit", site.url("/"), "--spec", str(spec), "--keep-open").out.strip()
+        cancelled = up("job", "cancel", other)
+        assert (0, f"job {other} is cancelled\n") == (cancelled.code, cancelled.err)
     records = [json.loads(line) for line in up("export", job).out.splitlines()]
     expected = {site.url("/"), site.url("/a")}
     expected |= {site.url("/late", host=1), site.url("/later", host=1)}
