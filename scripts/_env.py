@@ -35,6 +35,7 @@ PYTEST = str(ROOT / "scripts" / "_pytest.py")
 SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
 CONSTRAINTS = ROOT / "constraints.txt"
 TIERS = ("unit", "repo", "integration", "system", "chaos")
+WRONG_USE = 2
 REFUSED = 4
 
 
@@ -252,6 +253,13 @@ def crawl(arguments: list[str]) -> NoReturn:
 
 
 def test(arguments: list[str]) -> NoReturn:
+    first = arguments[0] if arguments else "all"
+    if not (first in ("all", *TIERS) or first.startswith("-") or is_path(first)):
+        fail(
+            f"scripts/test: {first!r} is none of {', '.join(TIERS)} and all, no file, and no "
+            "option of pytest",
+            WRONG_USE,
+        )
     ensure("embedded", "test")
     if not arguments:
         first = run(PYTEST, "-m", "not (alone or (chaos and slow))", *SIDE_BY_SIDE)
@@ -263,6 +271,11 @@ def test(arguments: list[str]) -> NoReturn:
     else:
         selection = arguments
     os.execv(PYTHON, [str(PYTHON), "-I", PYTEST, *selection])
+
+
+def is_path(argument: str) -> bool:
+    """Tell whether pytest would find it: the tests are run in the checkout."""
+    return (ROOT / argument.partition("::")[0]).exists()
 
 
 def chaos(arguments: list[str]) -> NoReturn:
@@ -277,6 +290,8 @@ def fuzz(arguments: list[str]) -> NoReturn:
 
 def check(arguments: list[str]) -> int:
     """Run all checks; with the argument ``static`` all but the tests."""
+    if arguments not in ([], ["static"]):
+        fail("scripts/check: expected no argument, or static (no tests)", WRONG_USE)
     ensure("embedded", "test")
     steps = {
         "format": ("-m", "ruff", "format", "--check", "."),
@@ -298,7 +313,9 @@ def check(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def fmt(_: list[str]) -> int:
+def fmt(arguments: list[str]) -> int:
+    if arguments:
+        fail("scripts/fmt: expected no argument", WRONG_USE)
     ensure("embedded", "test")
     mended = run("-m", "ruff", "check", "--quiet", "--fix", ".")
     return run("-m", "ruff", "format", "--quiet", ".") or mended

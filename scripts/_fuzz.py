@@ -22,10 +22,16 @@ def main(arguments: list[str]) -> int:
     from hypothesis import HealthCheck, given, settings  # noqa: PLC0415 - the path is set first
     from hypothesis import strategies as st  # noqa: PLC0415 - the path is set first
 
+    from tests.support.arguments import Parser, number  # noqa: PLC0415 - the path is set first
     from tests.support.fuzzing import CHECKS  # noqa: PLC0415 - the path is set first
 
-    seconds = float(arguments[0]) if arguments else 3600.0
-    names = arguments[1:] or list(CHECKS)
+    parser = Parser(prog="scripts/fuzz", description=__doc__)
+    parser.add_argument("seconds", type=number(), nargs="?", default=3600.0, help="(3600)")
+    parser.add_argument("reader", nargs="*", help=", ".join(CHECKS))
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.reader) - set(CHECKS):
+        parser.error(f"there is no reader {min(unknown)!r} (choose from {', '.join(CHECKS)})")
+    seconds, names = asked.seconds, asked.reader or list(CHECKS)
     until, drawn = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         for name in names:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a page costs the server: claiming it, offering its links, committing it.
 
-usage: PYTHONPATH=. scripts/bench/claim_commit.py [--pages N] [--hosts N] [--fsync no] ...
+usage: claim_commit.py [--pages N] [--hosts N] [--fsync no] ...
 
 Everything goes through the product's own frontier, in batches of 16 pages as a worker has them:
 
@@ -15,10 +15,13 @@ Everything goes through the product's own frontier, in batches of 16 pages as a 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
+import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from bench_server import BenchServer, bench_server
 from seen_set import JOB, PER_HOST, item_of, seen_bytes
@@ -32,6 +35,7 @@ from common.frontier.replies import Adopted, Claimed, Offered, ShardState
 from common.model.ids import HostKey, JobId, Task, Token
 from common.model.job import JobSpec
 from common.model.records import Outcome
+from tests.support.arguments import Parser, program, whole
 
 BATCH = 16
 LINKS, NEW, LEFT = 40, 4, 8
@@ -167,16 +171,14 @@ def verdict(what: str, figure: float, *, unit: str, least: float = 0, most: floa
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--pages", type=int, default=4000)
-    parser.add_argument("--queued", type=int, default=100_000, help="URLs, to weigh the queue")
-    parser.add_argument("--hosts", type=int, default=100_000, help="queued, to time claims")
-    parser.add_argument("--claims", type=int, default=500)
-    parser.add_argument("--in-flight", type=int, default=100_000, help="URLs taken over")
+    parser = Parser(description=__doc__)
+    parser.add_argument("--pages", type=whole(), default=4000)
+    parser.add_argument("--queued", type=whole(), default=100_000, help="URLs, to weigh the queue")
+    parser.add_argument("--hosts", type=whole(), default=100_000, help="queued, to time claims")
+    parser.add_argument("--claims", type=whole(), default=500)
+    parser.add_argument("--in-flight", type=whole(), default=100_000, help="URLs taken over")
     parser.add_argument("--fsync", choices=("no", "everysec", "always"), default="no")
-    parser.add_argument("--server", help="program to run")
+    parser.add_argument("--server", type=program, help="program to run")
     chosen = parser.parse_args()
     async with bench_server(fsync=chosen.fsync, program=chosen.server) as server:
         exact = Rig(server, JobSpec(shards=1, delay=0, per_host=1024))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What remembering a URL costs: ours, exact and bloom, beside what others do, in one run.
 
-usage: PYTHONPATH=. scripts/bench/seen_set.py [--urls N] [--batch 256] [--rounds N] [--fsync no]
+usage: seen_set.py [--urls N] [--batch 256] [--rounds N] [--fsync no]
 
 Each variant first takes N new URLs, then as many again of which 90 % are known (a crawl's mix), and
 is charged the CPU time of the server's main thread. Ours also queues what is new, fences, counts
@@ -17,15 +17,18 @@ server's own bits give to a URL never offered (the mean over all blocks), beside
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
 import math
 import random
 import statistics
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from bench_server import BenchServer, bench_server
 
@@ -37,6 +40,7 @@ from common.frontier.replies import Offered, ShardState
 from common.frontier.seen import CHUNK_BYTES, FORMS, SeenLayout, estimated_rate
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
+from tests.support.arguments import Parser, number, program, whole
 
 JOB = JobId("bench")
 PER_HOST = 50
@@ -221,15 +225,15 @@ async def setbit_lua(server: BenchServer, rate: float, **how: float) -> Figure:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    parser = Parser(description=__doc__)
+    parser.add_argument(
+        "--urls", type=whole(), default=117_000, help="1.1 times as many fill 3 layers"
     )
-    parser.add_argument("--urls", type=int, default=117_000, help="1.1 times as many fill 3 layers")
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--known", type=float, default=0.9, help="share of the mix")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch", type=whole(), default=256)
+    parser.add_argument("--known", type=number(0, 0.99), default=0.9, help="share of the mix")
+    parser.add_argument("--rounds", type=whole(), default=3)
     parser.add_argument("--fsync", choices=("no", "everysec", "always"), default="no")
-    parser.add_argument("--server", help="program to run")
+    parser.add_argument("--server", type=program, help="program to run")
     chosen = parser.parse_args()
     how = {"urls": chosen.urls, "batch": chosen.batch, "known_share": chosen.known}
     variants: dict[str, Callable[..., Awaitable[Figure]]] = {
@@ -241,12 +245,12 @@ async def main() -> None:
     }
     figures: dict[str, list[Figure]] = {name: [] for name in variants}
     async with bench_server(fsync=chosen.fsync, program=chosen.server) as server:
-        for number in range(chosen.rounds):
+        for turn in range(chosen.rounds):
             for name, run in variants.items():
-                figure = await run(server, seed=number, **how)
+                figure = await run(server, seed=turn, **how)
                 figures[name].append(figure)
                 shown = {key: round(value, 2) for key, value in figure._asdict().items()}
-                print(json.dumps({"round": number, "variant": name, **shown}), flush=True)
+                print(json.dumps({"round": turn, "variant": name, **shown}), flush=True)
     report(figures)
 
 

@@ -40,6 +40,8 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
 from aiohttp import web
 
 from common.coord import Coord, connect
@@ -48,6 +50,7 @@ from common.frontier import FrontierClient, JobFrontier, RedisOptions
 from common.frontier.keys import TaskKeys
 from common.model.ids import JobId, Task
 from common.runtime import upstate
+from tests.support.arguments import Parser, number, whole
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "takeover"
@@ -292,15 +295,13 @@ class Bench:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--events", type=int, default=5)
-    parser.add_argument("--minutes", type=int, default=2)
-    parser.add_argument("--lease-ttl", type=float, default=10.0)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--hosts", type=int, default=96)
-    parser.add_argument("--shards", type=int, default=12)
+    parser = Parser(description=__doc__)
+    parser.add_argument("--events", type=whole(0), default=5)
+    parser.add_argument("--minutes", type=whole(0), default=2)
+    parser.add_argument("--lease-ttl", type=number(2), default=10.0)
+    parser.add_argument("--workers", type=whole(2), default=3)
+    parser.add_argument("--hosts", type=whole(), default=96)
+    parser.add_argument("--shards", type=whole(), default=12)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = Path(folder)

@@ -18,14 +18,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from common.frontier import FrontierClient, RedisOptions
 from tests.chaos.completion import runs as completion_runs
 from tests.chaos.directed import SCENARIOS
 from tests.chaos.guards import GUARDS, without
+from tests.chaos.history import History
 from tests.chaos.judge import judged
 from tests.chaos.mutants import MUTANTS, mutated
 from tests.chaos.running import kept, run_scenario, run_seed
 from tests.chaos.schedule import PROFILES, schedule
+from tests.support.arguments import Parser, folder, span, whole
 from tests.support.servers import dying_with_parent, start_redis
 
 _BLOCK = 250
@@ -43,35 +47,49 @@ _SHOWN = (
 )
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/chaos", description="Crawls under faults.")
-    parser.add_argument("--seeds", default="1-20", metavar="FROM-TO", help="[default: 1-20]")
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = Parser(prog="scripts/chaos", description="Crawls under faults.")
+    parser.add_argument(
+        "--seeds", type=span, default="1-20", metavar="FROM-TO", help="[default: 1-20]"
+    )
     parser.add_argument("--profile", default="all", choices=sorted(PROFILES))
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="seeds side by side")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep results there; go on")
+    parser.add_argument("--jobs", type=whole(), default=1, metavar="N", help="seeds side by side")
+    parser.add_argument("--resume", type=_notes, metavar="FILE", help="keep results there; go on")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where evidence of failures goes")
     parser.add_argument("--keep-all", action="store_true", help="keep the folder of every seed")
-    parser.add_argument("--judge", type=Path, metavar="DIR", help="judge a kept folder again")
-    parser.add_argument(
-        "--mutants", nargs="*", metavar="NAME", help="take guards out: the judge must notice"
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--judge", type=_kept, metavar="DIR", help="judge a kept folder again")
+    for name, choices, metavar, says in (
+        ("--mutants", MUTANTS, "NAME", "take guards out: the judge must notice"),
+        ("--directed", SCENARIOS, "NAME", "directed schedules on the crawler as it is"),
+        ("--guards", GUARDS, "RULE", "take guards out: the tests named must fail"),
+    ):
+        kinds.add_argument(name, nargs="*", choices=list(choices), metavar=metavar, help=says)
+    kinds.add_argument(
+        "--completion", type=span, metavar="FROM-TO", help="randomised runs of the end of a job"
     )
-    parser.add_argument(
-        "--directed", nargs="*", metavar="NAME", help="directed schedules on the crawler as it is"
-    )
-    parser.add_argument(
-        "--guards", nargs="*", metavar="RULE", help="take guards out: the tests named must fail"
-    )
-    parser.add_argument(
-        "--completion", metavar="FROM-TO", help="randomised runs of the end of a job"
-    )
-    parser.add_argument("--plan", action="store_true", help="print the schedules, run nothing")
+    kinds.add_argument("--plan", action="store_true", help="print the schedules, run nothing")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(given)
 
 
-def _seeds(text: str) -> list[int]:
-    first, _, last = text.partition("-")
-    return list(range(int(first), int(last or first) + 1))
+def _kept(text: str) -> History:
+    try:
+        return kept(folder(text))
+    except (OSError, msgspec.DecodeError) as error:
+        raise argparse.ArgumentTypeError(f"no history is kept in {text!r} ({error})") from error
+
+
+def _notes(text: str) -> Path:
+    """Return the file of results, of which each line must be one; a new one is empty."""
+    path = Path(text)
+    try:
+        path.touch()
+        for line in path.read_text().splitlines():
+            json.loads(line)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no file of results ({error})") from error
+    return path
 
 
 def _one(seed: int, profile: str, folder: Path) -> dict[str, Any]:
@@ -127,14 +145,14 @@ def _note(path: Path, result: dict[str, Any]) -> None:
 
 async def _block(arguments: argparse.Namespace) -> int:
     done: dict[int, dict[str, Any]] = {}
-    if arguments.resume and arguments.resume.exists():
+    if arguments.resume:
         lines = arguments.resume.read_text().splitlines()
         done = {
             one["seed"]: one
             for one in map(json.loads, lines)
             if one.get("profile") == arguments.profile
         }
-    seeds = _seeds(arguments.seeds)
+    seeds = arguments.seeds
     waiting = iter([seed for seed in seeds if seed not in done])
     evidence = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
 
@@ -251,21 +269,21 @@ def _guards(rules: list[str], arguments: argparse.Namespace) -> int:
     return 1 if unnoticed else 0
 
 
-def main() -> int:
-    arguments = _arguments()
+def main(given: list[str] | None = None) -> int:
+    arguments = _arguments(given)
     if arguments.one is not None:
         print(json.dumps(_one(arguments.one, arguments.profile, arguments.keep)))
         return 0
     if arguments.judge:
-        verdict = judged(kept(arguments.judge))
+        verdict = judged(arguments.judge)
         for violation in verdict.violations:
             print(f"{violation.kind}: {violation.text}")
         print(dict(verdict.totals))
         return 1 if verdict.violations else 0
     if arguments.completion:
         resume: Path | None = arguments.resume
-        known = resume.read_text().splitlines() if resume and resume.exists() else []
-        return asyncio.run(_completion(_seeds(arguments.completion), resume, known))
+        known = resume.read_text().splitlines() if resume else []
+        return asyncio.run(_completion(arguments.completion, resume, known))
     if arguments.mutants is not None:
         return _all_of("mutant", arguments.mutants or list(MUTANTS), arguments)
     if arguments.guards is not None:
@@ -273,7 +291,7 @@ def main() -> int:
     if arguments.directed is not None:
         return _all_of("directed", arguments.directed or list(SCENARIOS), arguments)
     if arguments.plan:
-        for seed in _seeds(arguments.seeds):
+        for seed in arguments.seeds:
             steps = schedule(seed, PROFILES[arguments.profile])
             print(seed, " ".join(map(str, steps)))
         return 0

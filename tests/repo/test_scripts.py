@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("crawl", "test", "check", "fmt")
+SCRIPTS = ("crawl", "test", "check", "fmt", "chaos", "fuzz")
 
 
 def run_script(path: str, *, script: Path = CHECKOUT / "scripts" / "crawl", **environ: str) -> str:

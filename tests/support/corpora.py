@@ -18,6 +18,7 @@ from common.web import sitemap
 from common.web.html import HtmlParser, Page
 from common.web.robots import RobotsPolicy, RobotsRules, policy_for_status
 from common.web.url import canonicalize
+from tests.support.arguments import Parser
 
 FOLDER: Final = Path(__file__).parents[3] / "shared" / "corpora"
 Case = dict[str, Any]
@@ -146,6 +147,10 @@ CHECKS: Final[dict[str, Callable[[Case], bool]]] = {
 
 
 def main() -> None:
+    parser = Parser(prog="python -m tests.support.corpora", description=__doc__)
+    parser.parse_args()
+    if not FOLDER.is_dir():
+        parser.error(f"there are no corpora here (expected in {FOLDER})")
     for name in CHECKS:
         (right, firm), (some, contentious) = score(name)
         print(f"{name:9} firm {right}/{firm}  contentious {some}/{contentious}")

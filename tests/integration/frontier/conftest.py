@@ -36,6 +36,10 @@ _HERE = Path(__file__).parent
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not to run on a cluster, or cannot."""
     chosen = set(filter(None, config.getoption("--servers").split(",")))
+    if unknown := chosen - {*STARTERS, CLUSTER}:
+        raise pytest.UsageError(
+            f"--servers: {min(unknown)!r} is none of {', '.join(STARTERS)} and {CLUSTER}"
+        )
     left = [one for one in items if one.path.parent == _HERE and not _is_wanted(one, chosen)]
     config.hook.pytest_deselected(items=left)
     items[:] = [one for one in items if one not in left]
