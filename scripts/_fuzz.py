@@ -22,11 +22,11 @@ def main(arguments: list[str]) -> int:
     from hypothesis import HealthCheck, given, settings  # noqa: PLC0415 - the path is set first
     from hypothesis import strategies as st  # noqa: PLC0415 - the path is set first
 
-    from tests.support.arguments import Parser, number  # noqa: PLC0415 - the path is set first
+    from tests.support.arguments import Parser, real  # noqa: PLC0415 - the path is set first
     from tests.support.fuzzing import CHECKS  # noqa: PLC0415 - the path is set first
 
     parser = Parser(prog="scripts/fuzz", description=__doc__)
-    parser.add_argument("seconds", type=number(), nargs="?", default=3600.0, help="(3600)")
+    parser.add_argument("seconds", type=real(), nargs="?", default=3600.0, help="(3600)")
     parser.add_argument("reader", nargs="*", help=", ".join(CHECKS))
     asked = parser.parse_args(arguments)
     if unknown := set(asked.reader) - set(CHECKS):

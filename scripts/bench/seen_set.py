@@ -40,7 +40,7 @@ from common.frontier.replies import Offered, ShardState
 from common.frontier.seen import CHUNK_BYTES, FORMS, SeenLayout, estimated_rate
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
-from tests.support.arguments import Parser, number, program, whole
+from tests.support.arguments import Parser, program, real, whole
 
 JOB = JobId("bench")
 PER_HOST = 50
@@ -230,7 +230,7 @@ async def main() -> None:
         "--urls", type=whole(), default=117_000, help="1.1 times as many fill 3 layers"
     )
     parser.add_argument("--batch", type=whole(), default=256)
-    parser.add_argument("--known", type=number(0, 0.99), default=0.9, help="share of the mix")
+    parser.add_argument("--known", type=real(0, 0.99), default=0.9, help="share of the mix")
     parser.add_argument("--rounds", type=whole(), default=3)
     parser.add_argument("--fsync", choices=("no", "everysec", "always"), default="no")
     parser.add_argument("--server", type=program, help="program to run")

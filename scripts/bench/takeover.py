@@ -50,7 +50,7 @@ from common.frontier import FrontierClient, JobFrontier, RedisOptions
 from common.frontier.keys import TaskKeys
 from common.model.ids import JobId, Task
 from common.runtime import upstate
-from tests.support.arguments import Parser, number, whole
+from tests.support.arguments import Parser, real, whole
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "takeover"
@@ -298,7 +298,7 @@ async def main() -> None:
     parser = Parser(description=__doc__)
     parser.add_argument("--events", type=whole(0), default=5)
     parser.add_argument("--minutes", type=whole(0), default=2)
-    parser.add_argument("--lease-ttl", type=number(2), default=10.0)
+    parser.add_argument("--lease-ttl", type=real(2), default=10.0)
     parser.add_argument("--workers", type=whole(2), default=3)
     parser.add_argument("--hosts", type=whole(), default=96)
     parser.add_argument("--shards", type=whole(), default=12)
