@@ -126,13 +126,46 @@ async def test_an_answer_nobody_asked_for_is_nobodys(
     assert [(b"next", None)] * 2 == [(one.body, one.error) for one in seconds]
 
 
-async def test_a_body_longer_than_its_length_spoils_at_most_its_own_page(fetch: Fetching) -> None:
-    scripts = {"/": Reply(page(PAGE) + b"more than was announced"), "/next": Reply(page(b"next"))}
-    async with RawServer(dict(scripts)) as server:
+LONG = b"<title>" + b"x" * 500_000
+EXCESS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "of a short page": (page(PAGE), b"more than was announced", PAGE),
+    "of a page of many pieces": (page(LONG), b"more than was announced", LONG),
+    "another answer": (page(PAGE), page(b"evil"), PAGE),
+    "an empty line": (page(PAGE), b"\r\n", PAGE),
+    "of an empty page": (page(b""), b"more than was announced", b""),
+    "of a page that may have none": (b"HTTP/1.1 204 No Content\r\n\r\n", b"a body", b""),
+    "after an interim answer": (b"HTTP/1.1 103 E\r\n\r\n" + page(PAGE), b"more", PAGE),
+    "of plain line feeds": (b"HTTP/1.1 200\nContent-Length: 3\n\nabc", b"more", b"abc"),
+    "of chunks": (CHUNKED + b"3\r\nabc\r\n0\r\n\r\n", b"more than was announced", b"abc"),
+}
+
+
+@pytest.mark.parametrize("before", [None, -3, -2, -1, 1])
+@pytest.mark.parametrize("kind", EXCESS)
+async def test_what_is_too_much_of_a_body_is_discarded_and_the_page_is_kept(
+    fetch: Fetching, kind: str, before: int | None
+) -> None:
+    """Symptom: a body longer than its Content-Length, in one piece, ended as protocol_error.
+
+    RFC 9112, 6.3, and browsers: what is beyond the length is discarded, and nobody's answer.
+    """
+    answer, more, body = EXCESS[kind]
+    # In a piece before: all of the header but so many bytes, or also so many of the body.
+    cut = min(len(answer) - 1, answer.rindex(b"\n", 0, 80) + 1 + before) if before else 0
+
+    async def split(exchange: Exchange) -> Reply:
+        if cut:
+            await exchange.send(answer[:cut])
+            await exchange.pause(0.05)
+        return Reply(answer[cut:] + more)
+
+    async with RawServer({"/": split, "/next": Reply(page(b"next"))}) as server:
         first = await fetch(server.url("/"))
         second = await fetch(server.url("/next"))
 
-    assert code_of(first) in (None, "protocol_error")  # as its bytes come in pieces or as one
+        assert server.connections == 2
+
+    assert (first.body, first.error, first.truncated) == (body, None, False)
     assert (second.body, second.error) == (b"next", None)
 
 
