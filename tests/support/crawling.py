@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -235,3 +235,7 @@ async def crawls(
         yield running
     finally:
         await running.close()
+
+
+Crawling = Callable[..., AbstractAsyncContextManager[Crawls]]
+"""Runs a cluster for a while: :func:`crawls` with its servers and its name."""

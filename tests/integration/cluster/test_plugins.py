@@ -12,9 +12,8 @@ import pytest
 
 from crawlctl.connect import Services
 from crawlctl.retrying import put_back_all
-from tests.support.crawling import Crawls, crawls
+from tests.support.crawling import Crawling, Crawls
 from tests.support.plugins import FAULTS, BadHeaders, Example, Failing, Slow, Stubborn, plugins
-from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Page, Request, Site, redirect
 from tests.support.waiting import until, until_true
 
@@ -40,9 +39,7 @@ async def refusals(running: Crawls) -> Counter[str]:
     return found
 
 
-async def test_every_hook_takes_part_in_a_crawl(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
+async def test_every_hook_takes_part_in_a_crawl(crawling: Crawling) -> None:
     """Links of plugins are links as others; headers reach the seeds' hosts, and pages alone."""
     Example.events.clear()
     near: Heard = {}
@@ -55,9 +52,7 @@ async def test_every_hook_takes_part_in_a_crawl(
             "/found": Page(status=404, title="gone", headers=(("X-Server", "s"),)),
             "/moved": redirect("/calendar/9"),
         }
-        async with crawls(
-            etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-        ) as running:
+        async with crawling(workers=0) as running:
             with Site({path: hearing(near, page) for path, page in pages.items()}) as site:
                 running.worker(plugins=plugins(example=Example))
                 await running.submit(
@@ -96,9 +91,7 @@ def huge() -> Any:
 
 
 async def test_a_fault_ends_its_page_and_nothing_else(
-    etcd_server: EtcdServer,
-    redis_server: RedisServer,
-    cluster_name: str,
+    crawling: Crawling,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each is a dead letter after one try, whatever was raised; the worker goes on."""
@@ -110,9 +103,7 @@ async def test_a_fault_ends_its_page_and_nothing_else(
     pages = {path: Page(links=[f"/{kind}" for kind in kinds]) for path in good}
     pages["/"] = Page(links=good)
     pages |= {f"/{kind}": Page(links=["/unseen"]) for kind in kinds}
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+    async with crawling(workers=0) as running:
         running.worker(plugins=plugins(failing=Failing))
         with Site(pages) as site:
             await running.submit(site.url(), plugin=["failing"], per_host=4)
@@ -130,15 +121,11 @@ async def test_a_fault_ends_its_page_and_nothing_else(
 
 
 async def test_pages_of_a_plugin_that_was_mended_can_be_put_back(
-    etcd_server: EtcdServer,
-    redis_server: RedisServer,
-    cluster_name: str,
+    crawling: Crawling,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(FAULTS, "page", lambda: 1 // 0)
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+    async with crawling(workers=0) as running:
         running.worker(plugins=plugins(failing=Failing))
         with Site({"/page": Page(title="page")}) as site:
             await running.submit(site.url("/page"), plugin=["failing"], keep_open=True)
@@ -148,19 +135,15 @@ async def test_pages_of_a_plugin_that_was_mended_can_be_put_back(
 
             await until(lambda: counted("dead"), within_s=60)
             monkeypatch.setitem(FAULTS, "page", dict)
-            services = Services(running.coord, running.client, cluster_name)
+            services = Services(running.coord, running.client, running.settings.cluster)
             assert 1 == await put_back_all(services, "job")
             await until(lambda: counted("fetched"), within_s=60)
             (record,) = (await running.records()).values()
     assert ("fetched", "page", None) == (record["outcome"], record["title"], record["error"])
 
 
-async def test_headers_that_would_break_the_request_are_never_sent(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+async def test_headers_that_would_break_the_request_are_never_sent(crawling: Crawling) -> None:
+    async with crawling(workers=0) as running:
         running.worker(plugins=plugins(bad=BadHeaders))
         with Site({"/": Page()}) as site:
             await running.submit(site.url(), plugin=["bad"])
@@ -173,11 +156,9 @@ async def test_headers_that_would_break_the_request_are_never_sent(
 
 
 async def test_a_job_whose_plugin_does_not_open_is_refused_and_others_go_on(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
+    crawling: Crawling,
 ) -> None:
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+    async with crawling(workers=0) as running:
         running.worker(plugins=plugins(stubborn=Stubborn))
 
         async def says_why() -> bool:
@@ -195,14 +176,12 @@ async def test_a_job_whose_plugin_does_not_open_is_refused_and_others_go_on(
 
 @pytest.mark.parametrize("opens", [True, False])
 async def test_no_other_job_waits_for_a_plugin_that_is_slow_to_open(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, opens: bool
+    crawling: Crawling, opens: bool
 ) -> None:
     """It is made once, and closed where its worker ends before it is open."""
     Slow.may_open = asyncio.Event()
     Slow.events.clear()
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+    async with crawling(workers=0) as running:
         worker = running.worker(plugins=plugins(slow=Slow))
         with Site({"/": Page()}) as site:
             await running.submit(site.url(), job="slow", plugin=["slow"])

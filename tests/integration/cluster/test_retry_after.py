@@ -6,9 +6,8 @@ import time
 
 import pytest
 
-from tests.support.crawling import crawls
+from tests.support.crawling import Crawling
 from tests.support.rawserver import Exchange, RawServer, Reply, Script, page
-from tests.support.servers import EtcdServer, RedisServer
 
 REST_S = 4
 LINKS = b"".join(b'<a href="/p%d">x</a>' % number for number in range(8))
@@ -32,7 +31,7 @@ class _Busy:
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 @pytest.mark.parametrize("where", ["/p3", "/robots.txt", "/sitemap.xml"])
 async def test_a_host_is_left_alone_by_all_for_as_long_as_it_asks(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, where: str, status: str
+    crawling: Crawling, where: str, status: str
 ) -> None:
     asked: list[float] = []
 
@@ -50,7 +49,7 @@ async def test_a_host_is_left_alone_by_all_for_as_long_as_it_asks(
     scripts = {path: noted(busy if path == where else reply) for path, reply in answers.items()}
     async with (
         RawServer(scripts) as site,
-        crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=2) as running,
+        crawling(workers=2) as running,
     ):
         seeds = [site.url(path) for path in answers if path.startswith("/p")]
         await running.submit(*seeds, shard_by="url", sitemaps=True, timeout=60.0)

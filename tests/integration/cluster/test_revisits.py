@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from common.model.job import JobState
-from common.runtime.settings import Settings
 from crawlctl.connect import services
 from crawlctl.explaining import explain
 from crawlctl.export.reading import Reader
-from tests.support.crawling import crawls
+from tests.support.crawling import Crawling
 from tests.support.revisits import AGAIN, closed
-from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Page, Request, Site
 from tests.support.waiting import until
 
@@ -61,7 +59,7 @@ def down_at_first(request: Request) -> Page:
 
 
 async def test_pages_are_visited_again_and_their_servers_asked_what_has_changed(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
+    crawling: Crawling,
 ) -> None:
     pages = {
         "/same": Asked(unchanged), "/new": Asked(always_new), "/gone": Asked(gone_later),
@@ -70,7 +68,7 @@ async def test_pages_are_visited_again_and_their_servers_asked_what_has_changed(
         "/": Asked(lambda _: Page(links=["/same", "/new", "/gone", "/304", "/down"])),
     }  # fmt: skip
     with Site(pages) as site:
-        async with crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running:
+        async with crawling() as running:
             await running.submit(site.url("/"), retries=0, **AGAIN)
             wanted = {"/same": 3, "/new": 3, "/gone": 4, "/304": 2, "/down": 2, "/moved": 2, "/": 3}
 
@@ -104,15 +102,11 @@ async def test_pages_are_visited_again_and_their_servers_asked_what_has_changed(
     assert counted["revisiting"] == 0
 
 
-async def test_a_killed_worker_costs_no_visit_and_doubles_no_record(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
+async def test_a_killed_worker_costs_no_visit_and_doubles_no_record(crawling: Crawling) -> None:
     paths = [f"/{number}" for number in range(30)]
     pages = {path: Page(title=path, delay_s=0.02) for path in paths} | {"/": Page(links=paths)}
     with Site(pages) as site:
-        async with crawls(
-            etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-        ) as running:
+        async with crawling(workers=0) as running:
             first = running.process("first")
             await running.submit(site.url("/"), per_host=4, **AGAIN)
 
@@ -136,16 +130,11 @@ async def test_a_killed_worker_costs_no_visit_and_doubles_no_record(
     assert {one["outcome"] for one in records.values()} == {"fetched"}
 
 
-async def test_why_and_export_tell_of_visits(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
-    settings = Settings(
-        etcd_endpoints=(etcd_server.endpoint,), redis_urls=(redis_server.url,), cluster=cluster_name
-    )
+async def test_why_and_export_tell_of_visits(crawling: Crawling) -> None:
     with Site({"/": Asked(unchanged), "/moved": Page()}) as site:
         async with (
-            crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running,
-            services(settings) as connected,
+            crawling() as running,
+            services(running.settings) as connected,
         ):
             await running.submit(site.url("/"), recrawl=3600.0, keep_open=True)
 

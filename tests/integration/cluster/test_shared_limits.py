@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.crawling import Crawls, crawls
+from tests.support.crawling import Crawling, Crawls
 from tests.support.rawserver import Exchange, RawServer, Reply, page
-from tests.support.servers import EtcdServer, RedisServer
 
 ADDRESS, OTHER = "127.0.0.52", "127.0.0.53"
 
@@ -32,12 +31,8 @@ class _Counted:
 
 
 @pytest.fixture
-async def cluster(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> AsyncIterator[Crawls]:
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as running:
+async def cluster(crawling: Crawling) -> AsyncIterator[Crawls]:
+    async with crawling(workers=0) as running:
         yield running
 
 

@@ -95,6 +95,7 @@ SCRIPTS: dict[str, Script] = {
     "/short-gzip": Reply(
         SHORT + b"Content-Encoding: gzip\r\n\r\n" + gzip.compress(GOOD)[:14], end="close"
     ),
+    "/excess": Reply(page(GOOD) + b"more than was announced"),
     "/to-the-end": Reply(
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n" + GOOD, "close"
     ),
@@ -128,7 +129,7 @@ FIRST = [
     "/bounce", "/order?x=1&y=2", "/forever", "/1", "/2", *MANY, "/ad", "/fa", "/A_&_B", "/short",
     "/short-gzip", "/to-the-end", "/http10", "/interim", "/control", "/latin", "/wide", "/deflate",
     "/deflate-raw", "/bomb", "/bomb-twice", "/radio", "/endless", "/trickle", "/long", "/bom", "/k",
-    "/slash",
+    "/slash", "/excess",
 ]  # fmt: skip
 
 
@@ -220,6 +221,14 @@ def test_h06_a_body_shorter_than_announced_is_truncated_and_tried_again_boundedl
         )
         assert crawled.found[path]["truncated"]
         assert 2 == crawled.asked.count(path)
+
+
+def test_h06_a_body_longer_than_announced_is_what_was_announced(crawled: Crawled) -> None:
+    """The page was lost as malformed where all of it came at once."""
+    record = crawled.found["/excess"]
+    assert ("fetched", len(GOOD), "good") == (record["outcome"], record["bytes"], record["title"])
+    assert not record["truncated"]
+    assert 1 == crawled.asked.count("/excess")
 
 
 def test_h07_a_body_without_framing_is_read_to_the_end(crawled: Crawled) -> None:
