@@ -228,7 +228,7 @@ def _damage(view: JobView, shards: Sequence[ShardFact], missing: Sequence[int]) 
     discovered = sum(shard.discovered for shard in shards)
     if missing and (job.started_at is not None or discovered):
         return (
-            f"{len(missing)} of {job.spec.shards} shards are gone from Redis "
+            f"shards gone from Redis: {len(missing)} of {job.spec.shards} "
             f"(the first is {missing[0]}): its data was deleted or lost; submit the job again"
         )
     is_before_offers = job.state is JobState.PENDING or missing

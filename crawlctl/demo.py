@@ -15,6 +15,8 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from crawlctl.show import quantity
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 PAGES: Final = 300
@@ -161,7 +163,9 @@ def _sections(pages: int) -> range:
 def _index(pages: int) -> str:
     special = ["/welcome", "/moved", "/busy", "/missing", *_PRIVATE, _OUTSIDE]
     links = [f"/section/{first}" for first in _sections(pages)]
-    return _html("Demo site", f"{pages} pages that link to each other.", [*links, *special])
+    return _html(
+        "Demo site", f"{quantity(pages, 'page')}, linked to each other.", [*links, *special]
+    )
 
 
 def _section(first: int, pages: int) -> str:

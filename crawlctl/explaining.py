@@ -20,6 +20,7 @@ from common.web.scope import UrlRules, domain_of
 from common.web.traps import Traps
 from common.web.url import host_key, parse_seed
 from crawlctl.jobview import why_waiting
+from crawlctl.show import quantity
 
 if TYPE_CHECKING:
     from common.frontier.items import Item
@@ -132,8 +133,8 @@ async def _as_sitemap(lookup: Lookup, url: str) -> _Said | None:
     elif read.get("kind") is None:
         reason = f"no sitemap is there: status {read.get('status')}"
     else:
-        reason = f"read as a sitemap ({read['kind']}): it names {read['pages']} pages"
-        reason += f" and {read['sitemaps']} sitemaps"
+        reason = f"read as a sitemap ({read['kind']}): it names "
+        reason += f"{quantity(read['pages'], 'page')} and {quantity(read['sitemaps'], 'sitemap')}"
     return _Said("sitemap", reason, read, read["at"])
 
 
@@ -159,7 +160,8 @@ async def _unseen(services: Services, lookup: Lookup, job: Job, url: str) -> _Sa
         return _Said("filtered", "max_depth 0: only seeds", {"rule": "max_depth: 0"})
     reason = "no page fetched so far links to it"
     if spec.max_depth is not None:
-        reason += f", or only pages {spec.max_depth} links from a seed, where --max-depth ends"
+        links = quantity(spec.max_depth, "link")
+        reason += f", or only pages {links} from a seed, where --max-depth ends"
     # Plugins run in workers alone: which of them refused it, if any, cannot be asked here.
     refused = await services.frontier(job).refused(RULE) if spec.plugin else {}
     if refused:
@@ -187,7 +189,7 @@ async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) 
     else:
         reason = "it is next"
     if queued.before:
-        reason += f"; {queued.before} URLs of its host come first"
+        reason += f"; of its host, {quantity(queued.before, 'URL')} before it"
     detail = {
         "before": queued.before,
         "host_ready_at": ready,

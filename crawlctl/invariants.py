@@ -16,6 +16,7 @@ from common.model.ids import JobId, Task
 from common.model.job import Job, JobState
 from common.model.node import NodeInfo, NodeState, needs_of, why_nobody
 from crawlctl.findings import Finding, Status
+from crawlctl.show import quantity
 
 if TYPE_CHECKING:
     from common.coord import LockInfo, NodeView
@@ -99,7 +100,9 @@ async def examined(services: Services) -> list[Finding]:
 def _sound(job: Job, stats: Sequence[ShardStats]) -> Finding:
     total = counters.add([one.counters for one in stats])["discovered"]
     return Finding(
-        f"job {job.id}", Status.OK, f"{job.state.value}; {total} URLs, all accounted for"
+        f"job {job.id}",
+        Status.OK,
+        f"{job.state.value}; {quantity(total, 'URL')}, all accounted for",
     )
 
 
@@ -160,7 +163,7 @@ def missing_shards(job: Job, stats: Sequence[ShardStats]) -> list[Finding]:
         Finding(
             f"job {job.id}",
             Status.FAILED,
-            f"{len(missing)} of {len(stats)} shards are gone from Redis (the first is "
+            f"shards gone from Redis: {len(missing)} of {len(stats)} (the first is "
             f"{missing[0]}): its data was deleted or lost",
             "restore Redis from its backup, or submit the job again; an active master marks the "
             "job as damaged",
@@ -211,7 +214,7 @@ def unbalanced(job_id: str, stats: Sequence[ShardStats]) -> list[Finding]:
         Finding(
             f"job {job_id}",
             Status.FAILED,
-            f"shard {one.shard}: {one.counters['discovered']} URLs discovered but "
+            f"shard {one.shard}: discovered URLs: {one.counters['discovered']}, but "
             f"{counters.total(one.counters)} accounted for",
             _FAULT,
         )
@@ -271,7 +274,9 @@ def judge_nodes(views: Sequence[NodeView]) -> list[Finding]:
             )
         )
     if not findings:
-        findings.append(Finding("nodes", Status.OK, f"a master and {len(workers)} workers"))
+        findings.append(
+            Finding("nodes", Status.OK, f"a master and {quantity(len(workers), 'worker')}")
+        )
     return findings + [
         Finding(
             f"node {info.id}",
@@ -329,7 +334,7 @@ def judge_results(job: Job, holdings: Sequence[Held]) -> list[Finding]:
         Finding(
             f"job {job.id}.results",
             Status.WARNING if is_much else Status.INFO,
-            f"{records} records are kept, about {size_bytes / 1e6:.0f} MB of Redis' memory",
+            f"{quantity(records, 'record')} kept, about {size_bytes / 1e6:.0f} MB of Redis' memory",
             "export them with --consume, or export and 'crawlctl job delete' when the job is over"
             if is_much
             else None,

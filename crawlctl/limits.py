@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from common.model.job import JobState
+from crawlctl.show import quantity
 
 Limit = Literal["state", "workers", "end", "visits", "politeness", "sites", "cpu", "redis"]
 
@@ -87,8 +88,8 @@ def judge(now: Situation) -> Verdict:
         remedy = "start more workers, if URLs of other hosts are queued ('crawlctl job hosts')"
         return Verdict("cpu", reason, remedy)
     if now.hosts_due == 0 and now.hosts_waiting > 0:
-        count = now.hosts_waiting
-        reason = f"each of the {count} hosts with queued URLs waits for its delay or its turn"
+        count = quantity(now.hosts_waiting, "host")
+        reason = f"with queued URLs there is {count}, and each waits for its delay or its turn"
         remedy = "more hosts; or, where they are yours, a shorter --delay or a higher --per-host"
         remedy += " (--per-ip, --per-domain, where they are given)"
         return Verdict("politeness", reason, remedy)
@@ -134,7 +135,7 @@ def _by_pages(now: Situation) -> Verdict:
         case "cpu":
             return Verdict(most, f"{share} are being parsed", "start more workers")
         case _:
-            reason = f"{share} wait for {now.hosts_busy} hosts to answer"
+            reason = f"{share} wait for {quantity(now.hosts_busy, 'host')} to answer"
             remedy = "more hosts, a higher --per-host where they are yours, or more --concurrency"
             return Verdict("sites", reason, remedy)
 

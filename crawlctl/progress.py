@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from common.model.counters import answers
-from crawlctl.show import duration, note, redraws
+from crawlctl.show import duration, note, quantity, redraws
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,12 +65,13 @@ class _Rate:
         self._points = [*points, (now, answers(counters))]
         first, pages = self._points[0]
         rate = (answers(counters) - pages) / (now - first) if now > first else 0.0
-        again = f"{counters['revisits']} visits again, " if counters["revisits"] else ""
+        again = f"{quantity(counters['revisits'], 'visit')} again, " if counters["revisits"] else ""
+        fetched = quantity(counters["fetched"] + counters["not_modified"], "page")
         return (
-            f"{counters['fetched'] + counters['not_modified']} pages, {again}{rate:.1f}/s, "
+            f"{fetched}, {again}{rate:.1f}/s, "
             f"{counters['queued'] + counters['delayed']} queued, "
             f"{counters['in_flight']} in flight, "
-            f"{counters['failed'] + counters['dead']} errors, "
+            f"{quantity(counters['failed'] + counters['dead'], 'error')}, "
             f"{duration(now - self.started)}"
         )
 

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from common.model.errors import UsageError
 from common.web.url import parse_seed
-from crawlctl.show import note
+from crawlctl.show import note, quantity
 
 CHUNK: Final = 500
 """Seeds in one staged chunk: one request to Redis, and what a successor repeats after a crash."""
@@ -101,7 +101,7 @@ def _keep_lines(file: str, checked: _Spooler) -> int:
                 if bad <= _REPORTED:
                     note(f"crawlctl: {_name(file)}, line {number}: {error}")
     if bad > _REPORTED:
-        note(f"crawlctl: {_name(file)}: {bad - _REPORTED} more bad lines")
+        note(f"crawlctl: {_name(file)}: {quantity(bad - _REPORTED, 'more bad line')}")
     return bad
 
 

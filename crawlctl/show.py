@@ -68,6 +68,11 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
     sys.stdout.flush()
 
 
+def quantity(number: int, thing: str) -> str:
+    """Return a number of things as people write it: ``1 page``, ``2 pages``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def duration(seconds: float) -> str:
     """Return a length of time as people read it: ``7s``, ``3m05s``, ``2h10m``, ``4d3h``."""
     whole = int(seconds)

@@ -12,7 +12,7 @@ from common.embedded.folder import write_atomically
 from common.model import counters
 from common.model.job import JobState
 from crawlctl.jobview import JobLook
-from crawlctl.show import duration, print_line
+from crawlctl.show import duration, print_line, quantity
 from crawlctl.sink import Checkpoint
 
 FILE = "summary.json"
@@ -113,8 +113,7 @@ def counted(found: Mapping[str, int]) -> str:
         )
         if found[name]
     ]  # fmt: skip
-    pages = "1 page" if found["fetched"] == 1 else f"{found['fetched']} pages"
-    return ", ".join([pages, *others])
+    return ", ".join([quantity(found["fetched"], "page"), *others])
 
 
 def show(summary: Summary, results: Path) -> None:

@@ -77,4 +77,4 @@ async def _retry(settings: Settings, job_id: str, *, as_json: bool) -> None:
     if as_json:
         show.print_json({"retried": count})
     elif not settings.quiet:
-        show.note(f"{count} dead letters of job {job_id} were put back")
+        show.note(f"put back: {show.quantity(count, 'dead letter')} of job {job_id}")

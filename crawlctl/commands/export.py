@@ -103,7 +103,7 @@ async def _export(
 ) -> None:
     from crawlctl.connect import services
     from crawlctl.export.reading import Reader
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     async with services(settings) as connected:
         reader = Reader(connected, job_id)
@@ -116,7 +116,7 @@ async def _export(
             grows = follow and style != "parquet"
             count = await _to_file(pages, Path(output), style, grows=grows)
             if not settings.quiet:
-                note(f"{count} records in {output}")
+                note(f"{quantity(count, 'record')} in {output}")
         await _tell_trimmed(reader, before)
 
 
@@ -208,15 +208,16 @@ def _consumed(path: Path, source: Source) -> ConsumedFile | ConsumedParts:
 
 async def _tell_missing(consumer: Consumer, group: str) -> None:
     """Say what the group does not have, or not for sure."""
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     if consumer.missed:
         note(
-            f"crawlctl: group {group} begins behind {consumer.missed} records that were trimmed "
+            f"crawlctl: group {group} begins behind {quantity(consumer.missed, 'record')} trimmed "
             "after every other group had read them"
         )
     for reader, count in (await consumer.held_by_others()).items():
         note(
-            f"crawlctl: {count} records of group {group} were given to {reader} (host:file) and "
-            "not acknowledged yet; if that export has ended, repeat its command to have them"
+            f"crawlctl: of group {group}, {reader} (host:file) was given "
+            f"{quantity(count, 'record')} and has not acknowledged them yet; if that export has "
+            "ended, repeat its command to have them"
         )

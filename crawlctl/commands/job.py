@@ -156,14 +156,15 @@ def _print_job(look: JobLook, shown: dict[str, Any]) -> None:
 
 
 def _print_recrawl(recrawl: dict[str, Any], *, goes_on: bool) -> None:
-    from crawlctl.show import print_line
+    from crawlctl.show import print_line, quantity
 
     upcoming = "the job was closed or is over, nothing more is brought back"
     if goes_on:
         first = f", the next at {recrawl['next_visit_at']}" if recrawl["next_visit_at"] else ""
-        upcoming = f"{recrawl['waiting']} pages wait for a visit{first}"
+        upcoming = f"waiting for a visit: {quantity(recrawl['waiting'], 'page')}{first}"
     print_line(
-        f"visited again: {recrawl['done']} times; {upcoming}; {recrawl['under_way']} are under way"
+        f"visited again: {quantity(recrawl['done'], 'time')}; {upcoming}; "
+        f"under way: {recrawl['under_way']}"
     )
     print_line()
 
@@ -177,13 +178,13 @@ def _spec_value(value: object) -> str:
 
 def _print_rules(rules: dict[str, int]) -> None:
     """Show which rules refused links, if any did, most first."""
-    from crawlctl.show import print_line, print_table
+    from crawlctl.show import print_line, print_table, quantity
 
     if not rules:
         return
     print_table(("links refused by", "links"), list(rules.items())[:_SHOWN_RULES])
     if len(rules) > _SHOWN_RULES:
-        print_line(f"... and {len(rules) - _SHOWN_RULES} more rules; --json has all")
+        print_line(f"... and {quantity(len(rules) - _SHOWN_RULES, 'more rule')}; --json has all")
     print_line()
 
 
@@ -208,14 +209,14 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
     """Show who owns how many shards, and those with something to do, most first."""
     from collections import Counter
 
-    from crawlctl.show import print_line, print_table
+    from crawlctl.show import print_line, print_table, quantity
 
     def waiting(task: dict[str, Any]) -> int:
         return int(task["queued"] + task["delayed"] + task["in_flight"])
 
     owners = Counter(task["owner"] or "nobody" for task in tasks)
     shares = ", ".join(f"{owner} {count}" for owner, count in sorted(owners.items()))
-    print_line(f"{len(tasks)} shards, owned by: {shares}")
+    print_line(f"{quantity(len(tasks), 'shard')}, owned by: {shares}")
     busy = sorted(filter(waiting, tasks), key=waiting, reverse=True)
     if busy:
         columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")
@@ -259,7 +260,7 @@ async def _wait(settings: Settings, job_id: str, *, timeout_s: float | None) -> 
             look = await wait_for_end(connected, job_id, shown, timeout_s=timeout_s)
         if look is not None:
             return await closing(connected, look, quiet=settings.quiet)
-    note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} seconds; it goes on")
+    note(f"crawlctl: job {job_id} has not ended within {timeout_s:g} s; it goes on")
     return 1
 
 

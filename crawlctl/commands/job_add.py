@@ -33,7 +33,7 @@ def add(ctx: click.Context, *, job_id: str, urls: Sequence[str], seeds: str | No
     'job close'.
     """
     from crawlctl.seeds import collect
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     settings = settings_of(ctx)
     spec = run(_job(settings, job_id)).spec
@@ -42,7 +42,7 @@ def add(ctx: click.Context, *, job_id: str, urls: Sequence[str], seeds: str | No
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
         run(_add(settings, job_id, spool, collected.good))
     if not settings.quiet:
-        note(f"{collected.good} seeds were added to job {job_id}")
+        note(f"added to job {job_id}: {quantity(collected.good, 'seed')}")
     return 1 if collected.bad else 0
 
 

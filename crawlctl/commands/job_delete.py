@@ -35,7 +35,7 @@ async def _delete(settings: Settings, job_id: str) -> None:
     from common.frontier.removal import remove
     from crawlctl.connect import services
     from crawlctl.progress import progress
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     count, said_at = 0, time.monotonic()
     async with services(settings) as connected:
@@ -46,9 +46,9 @@ async def _delete(settings: Settings, job_id: str) -> None:
                 count += deleted
                 if time.monotonic() - said_at >= _SAY_EVERY_S:
                     said_at = time.monotonic()
-                    shown.say(f"deleting job {job_id}: {count} keys so far")
+                    shown.say(f"deleting job {job_id}: {quantity(count, 'key')} so far")
     if not settings.quiet:
-        note(f"job {job_id} is deleted ({count} keys)")
+        note(f"job {job_id} is deleted ({quantity(count, 'key')})")
 
 
 async def _forget(services: Services, job_id: str) -> None:

@@ -39,7 +39,7 @@ def up(ctx: click.Context, *, data: str, workers: int | None, plugins: Sequence[
     from common.embedded.background import UpRequest, start_background
     from common.runtime.process import cores
     from common.runtime.secrets import mask_url
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     settings = settings_of(ctx, with_services=False, default_log_level="info")
     _, references = loaded(plugins)
@@ -56,7 +56,7 @@ def up(ctx: click.Context, *, data: str, workers: int | None, plugins: Sequence[
     )
     state = start_background(request, os.environ)
     if not settings.quiet:
-        note(f"up with {request.workers} workers in {state.data} (process {state.pid})")
+        note(f"up with {quantity(request.workers, 'worker')} in {state.data} (process {state.pid})")
         note(f"etcd {state.etcd}, data server {mask_url(state.redis)}")
 
 

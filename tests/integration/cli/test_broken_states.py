@@ -111,7 +111,7 @@ async def nobody_can(rig: Rig) -> None:
         (alter_both_sides, "job job", "in flight: 1 by its counters, but 0 are there"),
         (drop_record, "job job", "records"),
         (lock_without_node, "locks", "tasks/job/1 is held by ghost"),
-        (lose_shard, "job job", "1 of 2 shards are gone"),
+        (lose_shard, "job job", "shards gone from Redis: 1 of 2 "),
         (nobody_can, "job stores", "--warc-dir"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

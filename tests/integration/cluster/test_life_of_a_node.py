@@ -227,7 +227,7 @@ async def test_a_job_whose_frontier_is_gone_is_damaged_and_never_finished(
         await until(is_over, within_s=60)
     job = (await rig.job()).job
     assert job.state is JobState.DAMAGED
-    assert "3 of 3 shards are gone" in (job.reason or "")
+    assert "shards gone from Redis: 3 of 3 " in (job.reason or "")
 
 
 async def test_a_worker_that_comes_back_takes_its_own_name_at_once(rig: Rig, nodes: Nodes) -> None:

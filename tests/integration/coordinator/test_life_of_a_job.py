@@ -213,7 +213,7 @@ async def test_a_job_whose_shards_are_deleted_is_damaged_and_not_recreated(rig: 
 
     damaged = (await rig.until_state(JobState.DAMAGED)).job
     assert damaged.reason is not None
-    assert "1 of 4 shards" in damaged.reason
+    assert "shards gone from Redis: 1 of 4 " in damaged.reason
 
     async def is_closed() -> bool:
         return await rig.shard_states() == {"closed", "missing"}

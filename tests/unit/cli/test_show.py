@@ -38,6 +38,11 @@ def test_lengths_of_time(seconds: float, text: str) -> None:
     assert show.duration(seconds) == text
 
 
+@pytest.mark.parametrize(("number", "text"), [(0, "0 pages"), (1, "1 page"), (2, "2 pages")])
+def test_numbers_of_things(number: int, text: str) -> None:
+    assert show.quantity(number, "page") == text
+
+
 @pytest.mark.parametrize(
     ("is_terminal", "term", "redraws"),
     [

@@ -221,7 +221,7 @@ def test_a_closed_job_costs_nothing() -> None:
 def test_a_started_job_whose_shard_is_gone_is_damaged_and_never_recreated() -> None:
     (action,) = plan_job(view(make_job(), (shard(0), GONE[1])))
     assert isinstance(action, MarkDamaged)
-    assert "1 of 2 shards" in action.reason
+    assert "shards gone from Redis: 1 of 2 " in action.reason
 
 
 def test_a_job_with_offered_seeds_is_damaged_too_when_a_shard_is_gone() -> None:
