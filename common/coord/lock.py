@@ -29,7 +29,7 @@ from common.coord.session import Session
 from common.coord.settle import settled
 from common.coord.wire import Compare, Delete, Get, KeyValue, Put, TxnReply, absent, created_at
 from common.model.errors import CoordUnavailable, UnknownOutcome, UsageError
-from common.model.ids import NodeId, Task, Token
+from common.model.ids import NodeId, Task, Token, in_order
 from common.runtime.clock import seconds_between, utc_now
 
 MASTER: Final = "master"
@@ -158,7 +158,10 @@ class Locks:
         return created_at(self._key(name), token)
 
     async def list(self) -> list[LockInfo]:
-        """Return every lock, the election included, in order of their names."""
+        """Return every lock, the election included.
+
+        In order of their names, numbers in them as numbers.
+        """
         reply = await self._etcd.txn(
             compare=(), success=[Get(self._keys.election), Get(self._keys.locks, is_prefix=True)]
         )
@@ -166,7 +169,7 @@ class Locks:
         ttls = await ttls_s(self._etcd, {kv.lease for kv in (*election, *locks)})
         now = utc_now()
         found = [self._info(kv, ttl_s=ttls.get(kv.lease), now=now) for kv in (*election, *locks)]
-        return sorted(found, key=lambda one: one.name)
+        return sorted(found, key=lambda one: in_order(one.name))
 
     def _info(self, kv: KeyValue, *, ttl_s: int | None, now: str) -> LockInfo:
         kind: Literal["master", "task", "other"]

@@ -30,7 +30,7 @@ from common.coord.wire import (
     modified_at,
 )
 from common.model.errors import LeaseLost, RefusedError
-from common.model.ids import Term
+from common.model.ids import Term, in_order
 from common.model.node import NodeInfo, NodeState
 from common.runtime.clock import utc_now
 
@@ -155,7 +155,10 @@ class Members:
             check_term(done.reply.one(0), term)
 
     async def list(self) -> list[NodeView]:
-        """Return every node, those that left within the last hour included, in order of ids."""
+        """Return every node, those that left within the last hour included.
+
+        In order of their ids, numbers in them as numbers.
+        """
         reply = await self._etcd.txn(
             compare=(),
             success=[
@@ -169,7 +172,7 @@ class Members:
         views = {kv.key.rpartition("/")[2]: _departed_view(kv, ttls) for kv in departed}
         for kv in live:
             views[kv.key.rpartition("/")[2]] = _live_view(kv, ttls, election)
-        return [views[node] for node in sorted(views)]
+        return [views[node] for node in sorted(views, key=in_order)]
 
     def _departed(self, info: NodeInfo, *, lease: int) -> Put:
         value = Departed(

@@ -22,6 +22,7 @@ Term = NewType("Term", int)
 Revision = NewType("Revision", int)
 """A revision of the etcd store."""
 
+_NUMBER = re.compile(r"([0-9]{1,18})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -50,3 +51,12 @@ def checked_name(value: str, *, field: str) -> str:
             "or '-', beginning with a letter or digit"
         )
     return value
+
+
+def in_order(name: str) -> tuple[tuple[str | int, ...], str]:
+    """Return what names are sorted by, so that people find them: numbers in them as numbers.
+
+    ``w2`` comes before ``w10``, and ``01`` before ``1``.
+    """
+    parts = _NUMBER.split(name)  # texts and numbers in turn
+    return tuple(int(part) if at % 2 else part for at, part in enumerate(parts)), name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from common.model.ids import in_order
 from common.model.job import Job
 from crawlctl.framework import Command, Group, Lazy, json_option, run, settings_of
 from crawlctl.parameters import Number
@@ -215,8 +216,9 @@ def _print_tasks(tasks: list[dict[str, Any]]) -> None:
         return int(task["queued"] + task["delayed"] + task["in_flight"])
 
     owners = Counter(task["owner"] or "nobody" for task in tasks)
-    shares = ", ".join(f"{owner} {count}" for owner, count in sorted(owners.items()))
-    print_line(f"{quantity(len(tasks), 'shard')}, owned by: {shares}")
+    shares = sorted(owners.items(), key=lambda item: in_order(item[0]))
+    said = ", ".join(f"{owner} {count}" for owner, count in shares)
+    print_line(f"{quantity(len(tasks), 'shard')}, owned by: {said}")
     busy = sorted(filter(waiting, tasks), key=waiting, reverse=True)
     if busy:
         columns = ("shard", "owner", "token", "queued", "delayed", "in_flight")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from common.model.errors import RefusedError, UsageError
+from common.model.ids import in_order
 from crawlctl.framework import Command, json_option, run, settings_of
 from crawlctl.parameters import Number, Whole
 
@@ -51,7 +52,7 @@ async def _hosts(settings: Settings, job_id: str, *, limit: int | None, as_json:
     async with services(settings) as connected:
         job = (await stored_job(connected, job_id)).job
         found = [view async for view in connected.hosts(job).views()]
-    found.sort(key=lambda view: (-view.queued - view.delayed, -view.errors, view.host))
+    found.sort(key=lambda view: (-view.queued - view.delayed, -view.errors, in_order(view.host)))
     limit = limit or (None if as_json else _SHOWN)
     rows = [_row(job, view) for view in found[:limit]]
     if as_json:

@@ -83,7 +83,10 @@ def _advice(owner_state: str) -> str:
 @locks.command(
     cls=Command,
     short_help="break a lock that is held under this token",
-    examples=["crawlctl locks release tasks/spring/7 --token 4711"],
+    examples=[
+        "crawlctl locks release tasks/spring/7 --token 4711",
+        "crawlctl locks release master --token 4242",
+    ],
 )
 @click.argument("name")
 @click.option(
@@ -97,8 +100,10 @@ def _advice(owner_state: str) -> str:
 def release(ctx: click.Context, *, name: str, token: int) -> None:
     """Break a lock, if it is still held under this token; else exit 4.
 
-    Whoever held it is refused from the moment there is a new owner, as after any other loss. The
-    lock of a task that is still assigned to a live worker is taken again within seconds.
+    NAME is any that 'crawlctl locks' lists. The lock of a task: whoever held it is refused from the
+    moment there is a new owner, as after any other loss; where the task is still assigned to a live
+    worker, it takes the lock again within seconds. 'master': the master stands down at once and a
+    new one is elected, the same one maybe; its token is its term. Any other name: it is free.
     """
     run(_release(settings_of(ctx), name, token))
 

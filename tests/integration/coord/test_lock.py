@@ -153,6 +153,16 @@ async def test_the_listing_shows_every_lock_and_the_election(
         assert 20 < one.ttl_seconds <= 30
 
 
+async def test_locks_are_listed_in_order_of_the_numbers_in_their_names(
+    coord: Coord, session_on: OpenSession
+) -> None:
+    session = await session_on(coord.etcd)
+    names = [Locks.task_name(Task(JobId("j"), shard)) for shard in (0, 1, 2, 10, 11)]
+    for name in reversed(names):
+        await taken(coord, session, name, owner=ANNA)
+    assert names == [one.name for one in await coord.locks.list()]
+
+
 async def test_the_election_is_released_by_its_term_but_not_taken_as_a_lock(
     coord: Coord, session_on: OpenSession
 ) -> None:

@@ -40,6 +40,16 @@ async def test_a_node_is_listed_with_what_it_says_and_its_lease(
     assert 20 < view.ttl_seconds <= 30
 
 
+async def test_nodes_are_listed_in_order_of_the_numbers_in_their_ids(
+    coord: Coord, session_on: OpenSession
+) -> None:
+    session = await session_on(coord.etcd)
+    names = ["worker-1", "worker-2", "worker-10"]
+    for name in reversed(names):
+        await coord.members.join(session, node(name))
+    assert names == list(await listed(coord.members))
+
+
 async def test_a_live_nodes_id_is_refused_to_another_process(
     coord: Coord, session_on: OpenSession
 ) -> None:

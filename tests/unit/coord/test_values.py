@@ -29,7 +29,7 @@ from common.coord.wire import (
     txn_request,
 )
 from common.model.errors import CrawlerError, UsageError
-from common.model.ids import JobId, NodeId, Task
+from common.model.ids import JobId, NodeId, Task, in_order
 
 _ROOT = Path(__file__).parents[3]
 
@@ -131,3 +131,9 @@ def test_importing_the_package_loads_nothing_heavy_besides_grpc() -> None:
     loaded = set(done.stdout.split())
     assert "grpc" in loaded
     assert not loaded & {"structlog", "rich", "redis", "aiohttp", "click", "requests", "uvloop"}
+
+
+def test_names_are_in_the_order_of_the_numbers_in_them() -> None:
+    names = ["", "01", "1", "2", "10", "9" * 5000, "a", "a-2", "a-10", "tasks/j/2", "tasks/j/10"]
+    shuffled = names[1::2] + names[::2]
+    assert sorted(shuffled, key=in_order) == names
