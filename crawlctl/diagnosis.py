@@ -128,9 +128,11 @@ def _not_open(name: str, error: CrawlerError | None, *, absent: str, wrong: str)
 def _is_private(settings: Settings) -> bool:
     """Tell whether etcd is the one of an ``up`` on this machine."""
     from common.runtime import upstate
+    from common.runtime.endpoints import etcd_place
 
     running = upstate.load(settings.cluster, os.environ)
-    return running is not None and settings.etcd_endpoints == (running.etcd,)
+    places = set(map(etcd_place, settings.etcd_endpoints))
+    return running is not None and places == {etcd_place(running.etcd)}
 
 
 def judge_etcd(members: Sequence[EndpointStatus], *, is_private: bool = False) -> list[Finding]:

@@ -125,9 +125,10 @@ class DataServers:
         for server, name in ids.items():
             if name not in known:
                 self.topology = None
+                others = [other.endpoint for other, one in ids.items() if one in known]
                 raise SettingsError(
-                    f"--redis: {server.endpoint} is no node of the Redis Cluster that others of "
-                    f"{self.endpoint} are in; give nodes of one cluster"
+                    f"--redis: {server.endpoint} belongs to another Redis Cluster than "
+                    f"{', '.join(others)}; give nodes of one cluster only"
                 )
 
     async def current(self) -> Topology:

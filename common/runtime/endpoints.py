@@ -12,6 +12,8 @@ from common.runtime.secrets import mask_url, reveal
 
 _HOST_PORT: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT: Final = 65_535
+_REDIS_PORT: Final = 6379
+_HERE: Final = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "::")  # noqa: S104  # to connect to
 
 
 def host_and_port(text: str, *, where: str, lowest_port: int = 1) -> tuple[str, int]:
@@ -65,3 +67,19 @@ def redis_url(text: str, *, where: str, environ: Mapping[str, str]) -> str:
         parts = parts._replace(netloc=f"{name}:{quote(password, safe='')}@{address}")
         return parts.geturl()
     return text
+
+
+def etcd_place(endpoint: str) -> tuple[str, int]:
+    """Return where an etcd is, the same for all names of this machine."""
+    host, port = host_and_port(endpoint, where="--etcd")
+    return _here_or(host), port
+
+
+def redis_place(url: str) -> tuple[str, int]:
+    """Return where a data server is, the same for all names of this machine."""
+    parts = urlsplit(url)
+    return _here_or(parts.hostname or ""), parts.port or _REDIS_PORT
+
+
+def _here_or(host: str) -> str:
+    return "localhost" if host.lower() in _HERE else host.lower()

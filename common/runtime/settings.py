@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from common.model.errors import SettingsError, UsageError
 from common.model.ids import checked_name
 from common.runtime import upstate
-from common.runtime.endpoints import etcd_endpoint, redis_url
+from common.runtime.endpoints import etcd_endpoint, etcd_place, redis_place, redis_url
 from common.runtime.secrets import HIDDEN, mask_url, reveal
 
 DEFAULT_ETCD: Final = "127.0.0.1:2379"
@@ -222,12 +222,19 @@ def resolve(
     environ = os.environ if environ is None else environ
     places = _places(options, environ)
     values: dict[str, object] = {"log_level": default_log_level}
+    where: dict[str, str] = {}
     for setting in (_CLUSTER, *_SPEECH, *(_SERVICES if with_services else ())):
         given = _find(setting.name, places)
         if given is not None:
             values[setting.attribute] = setting.parse(given, environ)
-    if with_services:
-        values |= _from_running_up(values, environ, find_up)
+            where[setting.attribute] = given.where
+    if with_services and not {"etcd_endpoints", "redis_urls"} <= values.keys():
+        cluster = str(values.get("cluster", "default"))
+        state = find_up(cluster, environ)
+        if state is not None:
+            _refuse_mixing(values, where, state, cluster)
+            own = {"etcd_endpoints": (state.etcd,), "redis_urls": (state.redis,)}
+            values = own | values
     return Settings(**values)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
@@ -278,20 +285,21 @@ def _read_toml(path: str) -> dict[str, object]:
     return entries
 
 
-def _from_running_up(
-    values: Mapping[str, object], environ: Mapping[str, str], find_up: FindUp
-) -> dict[str, object]:
-    """Return the endpoints of a running ``up`` where none were given.
+def _refuse_mixing(
+    values: Mapping[str, object], where: Mapping[str, str], state: upstate.UpState, cluster: str
+) -> None:
+    """Refuse one server of an ``up`` beside one from elsewhere.
 
-    Its two servers belong together: a value that points elsewhere excludes the other one too, else
-    a job would be created in one installation and its pages looked for in another.
+    A job would be created in one installation and its pages looked for in another.
     """
-    if "etcd_endpoints" in values and "redis_urls" in values:
-        return {}
-    state = find_up(str(values.get("cluster", "default")), environ)
-    if state is None:
-        return {}
-    own: dict[str, object] = {"etcd_endpoints": (state.etcd,), "redis_urls": (state.redis,)}
-    if any(values.get(name, value) != value for name, value in own.items()):
-        return {}
-    return own
+    for name, own, place, other in (
+        ("etcd_endpoints", state.etcd, etcd_place, "--redis"),
+        ("redis_urls", state.redis, redis_place, "--etcd"),
+    ):
+        given = values.get(name)
+        if isinstance(given, tuple) and {place(own)} != set(map(place, given)):
+            raise SettingsError(
+                f"{where[name]}: 'crawlctl up' runs cluster {cluster!r} in {state.data} (process "
+                f"{state.pid}) with servers of its own; leave {where[name]} out to use them, give "
+                f"{other} as well to use others, or choose another --cluster"
+            )

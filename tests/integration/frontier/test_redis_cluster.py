@@ -78,7 +78,7 @@ async def test_urls_that_are_not_of_one_cluster_are_refused(
     with stopping(single), stopping(other):
         for urls, message in (
             ((cluster.urls[0], single.url), f"127.0.0.1:{single.port} is not in cluster mode"),
-            ((cluster.urls[0], other.url), "is no node of the Redis Cluster that others of"),
+            ((cluster.urls[0], other.url), "belongs to another Redis Cluster than"),
             ((cluster.urls[0].replace("/0", "/3"),), "a Redis Cluster has database 0 only"),
         ):
             with pytest.raises(SettingsError, match=message):

@@ -110,12 +110,43 @@ def test_a_damaged_state_file_is_ignored(environ: dict[str, str]) -> None:
     assert resolve({}, environ) == Settings()
 
 
-def test_the_servers_of_an_up_are_never_mixed_with_others(environ: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "other"),
+    [
+        ({"etcd": "elsewhere:20001"}, "--redis"),
+        ({"etcd": "127.0.0.1:2379"}, "--redis"),
+        ({"etcd": "127.0.0.1:20001,b:20001"}, "--redis"),
+        ({"redis": DEFAULT_REDIS}, "--etcd"),
+    ],
+)
+def test_one_server_beside_an_up_is_refused_naming_it(
+    environ: dict[str, str], given: dict[str, str], other: str
+) -> None:
     state = up(environ)
-    found = resolve({"etcd": "elsewhere:2379"}, environ)
-    assert found.redis_urls == (DEFAULT_REDIS,)
-    found = resolve({"redis": state.redis}, environ)
-    assert found.etcd_endpoints == (state.etcd,)
+    with pytest.raises(SettingsError) as refused:
+        resolve(given, environ)
+    (name,) = given
+    said = str(refused.value)
+    assert said.startswith(f"--{name}: 'crawlctl up' runs cluster 'default' in /somewhere")
+    assert f"leave --{name} out" in said
+    assert f"give {other} as well" in said
+    assert "secret" not in said
+    # Not where the user means other services altogether, or another installation.
+    both = {"etcd": state.etcd, "redis": DEFAULT_REDIS} | given
+    assert resolve(both, environ).redis_urls == (both["redis"],)
+    assert resolve(given | {"cluster": "other"}, environ).cluster == "other"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]"])
+def test_a_server_of_an_up_may_be_given_by_any_name_of_this_machine(
+    environ: dict[str, str], host: str
+) -> None:
+    state = up(environ)
+    url = f"redis://:secret@{host}:20002/0"
+    found = resolve({"redis": url}, environ)
+    assert (found.etcd_endpoints, found.redis_urls) == ((state.etcd,), (url,))
+    found = resolve({}, environ | {"CRAWLCTL_ETCD": f"{host}:20001"})
+    assert (found.etcd_endpoints, found.redis_urls) == ((f"{host}:20001",), (state.redis,))
 
 
 def test_only_the_user_can_read_the_state_file(environ: dict[str, str]) -> None:
