@@ -119,6 +119,8 @@ class _Run:
             ),
             drain_timeout_s=_DRAIN_S,
         ) as cluster:
+            servers = cluster.endpoints
+            self._shown.tell(f"servers: {servers.etcd_program}, {servers.redis_program}")
             settings = Settings(
                 etcd_endpoints=(cluster.endpoints.etcd,),
                 redis_urls=(cluster.endpoints.redis,),

@@ -109,13 +109,13 @@ def settings_of(ctx: click.Context, **how: Any) -> Settings:
     from common.runtime.logs import configure
     from common.runtime.settings import resolve
 
-    how = {"default_log_level": "warning", "find_up": _running_up, **how}
+    how = {"default_log_level": "warning", "find_up": running_up, **how}
     settings = resolve(options_given(ctx), **how)
     configure(settings.log_level, settings.log_format)
     return settings
 
 
-def _running_up(cluster: str, environ: Mapping[str, str]) -> UpState | None:
+def running_up(cluster: str, environ: Mapping[str, str]) -> UpState | None:
     """Return the running ``up``; one that no longer holds its folder is another process by now."""
     from common.embedded.folder import holder_of
     from common.runtime import upstate

@@ -29,6 +29,10 @@ class Progress(Protocol):
         """Show what goes on where there is nothing to count yet."""
         ...
 
+    def tell(self, text: str) -> None:
+        """Show what is to stay on the terminal."""
+        ...
+
     def __enter__(self) -> Self:
         """Begin."""
         ...
@@ -83,6 +87,9 @@ class _Silent:
     def say(self, text: str) -> None:
         pass
 
+    def tell(self, text: str) -> None:
+        pass
+
     def __enter__(self) -> Self:
         return self
 
@@ -104,6 +111,9 @@ class _PlainLines(_Silent):
     def say(self, text: str) -> None:
         note(text)
 
+    def tell(self, text: str) -> None:
+        note(text)
+
 
 class _LiveLine(_Silent):
     def __init__(self) -> None:
@@ -119,6 +129,11 @@ class _LiveLine(_Silent):
 
     def say(self, text: str) -> None:
         self._show(text)
+
+    def tell(self, text: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(text))
 
     def __enter__(self) -> Self:
         self._live.start()

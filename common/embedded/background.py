@@ -103,6 +103,8 @@ async def supervise(request: UpRequest, *, on_ready: Callable[[UpState], None]) 
                 data=str(folder.path),
                 etcd=cluster.endpoints.etcd,
                 redis=cluster.endpoints.redis,
+                etcd_program=cluster.endpoints.etcd_program,
+                redis_program=cluster.endpoints.redis_program,
             )
             upstate.save(state, request.cluster, os.environ)
             try:

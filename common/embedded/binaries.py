@@ -30,6 +30,10 @@ class Program(NamedTuple):
     label: str
     """Name and version, as in ``etcd 3.4.23`` or ``Valkey 9.1.0``."""
 
+    def __str__(self) -> str:
+        """Return what is run, for people: ``etcd 3.4.23 (/usr/bin/etcd)``."""
+        return f"{self.label} ({self.path})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:

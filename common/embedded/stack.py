@@ -44,6 +44,9 @@ class Endpoints:
     """``127.0.0.1:PORT``."""
     redis: str = field(repr=False)
     """``redis://:PASSWORD@127.0.0.1:PORT/0``."""
+    etcd_program: str
+    redis_program: str
+    """Which programs serve there, for people: ``etcd 3.4.23 (/usr/bin/etcd)``."""
 
 
 class _PortTakenError(Exception):
@@ -83,7 +86,10 @@ class Stack:
         self._remember(programs)
         self._watcher = asyncio.create_task(self._watch(), name="embedded-stack")
         return Endpoints(
-            etcd=f"{HOST}:{etcd_port}", redis=f"redis://:{secret}@{HOST}:{redis_port}/0"
+            etcd=f"{HOST}:{etcd_port}",
+            redis=f"redis://:{secret}@{HOST}:{redis_port}/0",
+            etcd_program=str(programs["etcd"]),
+            redis_program=str(programs["redis"]),
         )
 
     async def wait_failed(self) -> ServiceUnavailable:

@@ -21,6 +21,9 @@ class UpState(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of its folder."""
     etcd: str
     redis: str
+    etcd_program: str = "etcd"
+    redis_program: str = "data server"
+    """Which programs serve there, for people."""
 
     @property
     def is_alive(self) -> bool:

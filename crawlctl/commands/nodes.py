@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.model.errors import UsageError
-from crawlctl.framework import Command, Group, json_option, run, settings_of
+from crawlctl.framework import Command, Group, json_option, run, running_up, settings_of
 
 if TYPE_CHECKING:
     from common.coord import Coord
@@ -47,6 +48,9 @@ def drain(ctx: click.Context, *, node_id: str) -> None:
 
     A worker hands over its tasks, a master resigns; both end with exit code 0. Returns once the
     node has been asked; 'crawlctl nodes' shows it as draining, then as offline.
+
+    One that 'crawlctl up' started stays away until the next 'up'; 'crawlctl start-worker', or
+    start-master, runs another until then.
     """
     run(_drain(settings_of(ctx), node_id))
 
@@ -56,9 +60,18 @@ async def _drain(settings: Settings, node_id: str) -> None:
     from crawlctl.show import note
 
     async with coordination(settings) as coord:
+        roles = {view.info.id: view.info.role for view in await coord.members.list()}
         await coord.drains.ask(node_id)
-    if not settings.quiet:
-        note(f"node {node_id} was asked to drain; 'crawlctl nodes' shows when it has left")
+    if settings.quiet:
+        return
+    note(f"node {node_id} was asked to drain; 'crawlctl nodes' shows when it has left")
+    state = running_up(settings.cluster, os.environ)
+    if state is not None and settings.etcd_endpoints == (state.etcd,):
+        role = roles.get(node_id, "worker")
+        note(
+            f"nothing starts it again before the next 'crawlctl up --data {state.data}' (after "
+            f"'crawlctl down'); until then 'crawlctl start-{role}' runs another"
+        )
 
 
 async def listing(coord: Coord) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ from crawlctl.plugin_options import arguments, code_option, loaded
 def up(ctx: click.Context, *, data: str, workers: int | None, plugins: Sequence[str]) -> None:
     """Start a private etcd and data server, a master and workers in the background.
 
+    The two servers are those on PATH, else those installed with crawlctl; what was taken is said.
     Every other command then finds them, until 'crawlctl down'.
     """
     from common.embedded.background import UpRequest, start_background
@@ -57,7 +58,8 @@ def up(ctx: click.Context, *, data: str, workers: int | None, plugins: Sequence[
     state = start_background(request, os.environ)
     if not settings.quiet:
         note(f"up with {quantity(request.workers, 'worker')} in {state.data} (process {state.pid})")
-        note(f"etcd {state.etcd}, data server {mask_url(state.redis)}")
+        note(f"{state.etcd_program}: {state.etcd}")
+        note(f"{state.redis_program}: {mask_url(state.redis)}")
 
 
 @click.command(cls=Command, examples=["crawlctl down", "crawlctl down --cluster lab"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -188,9 +189,15 @@ def test_up_and_down_say_what_runs_where(tmp_path: Path) -> None:
     started = crawlctl("up", "--data", str(data), "--workers", "1", home=home)
     try:
         assert (0, "") == (started.code, started.out), started.err
-        assert str(data) in started.err
+        assert f"up with 1 worker in {data}" in started.err
+        assert re.search(r"^etcd [0-9.]+ \(/.*\): 127.0.0.1:", started.err, re.MULTILINE)
+        assert re.search(r"^(Redis|Valkey) [0-9.]+ \(/.*\): redis://", started.err, re.MULTILINE)
         again = crawlctl("up", "--data", str(data), "--workers", "1", home=home)
         assert 4 == again.code, again.err
+        mixed = crawlctl("jobs", "--redis", "redis://127.0.0.1:1/0", home=home)
+        assert (2, True) == (mixed.code, f"in {data} (process" in mixed.err), mixed.err
+        drained = crawlctl("nodes", "drain", "worker-1", home=home)
+        assert (0, True) == (drained.code, "'crawlctl start-worker'" in drained.err), drained.err
     finally:
         stopped = crawlctl("down", home=home)
     assert (0, True) == (stopped.code, str(data) in stopped.err)
@@ -237,6 +244,7 @@ def test_the_demo_site_is_crawled_offline(tmp_path: Path) -> None:
         options = ("--allow-private", "--delay", "0", "--workers", "1")
         ran = crawlctl("crawl", url, "-o", str(out), *options)
         assert 0 == ran.code, ran.err
+        assert re.search(r"^servers: etcd .*\), (Redis|Valkey) .*\)$", ran.err, re.MULTILINE)
         demo.interrupt()
         assert 130 == demo.end().code
     summary = json.loads((out / "summary.json").read_text())

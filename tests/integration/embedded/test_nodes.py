@@ -24,7 +24,12 @@ from tests.integration.embedded.processes import (
     until,
 )
 
-ENDPOINTS = Endpoints(etcd="127.0.0.1:1", redis="redis://:geheim@127.0.0.1:2/0")
+ENDPOINTS = Endpoints(
+    etcd="127.0.0.1:1",
+    redis="redis://:geheim@127.0.0.1:2/0",
+    etcd_program="etcd",
+    redis_program="Redis",
+)
 
 
 @asynccontextmanager
