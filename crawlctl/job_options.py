@@ -41,8 +41,9 @@ HELP: Final[dict[str, str]] = {
     "allow": "follow only URLs in which this pattern is found; repeatable",
     "deny": "never follow URLs in which this pattern is found (wins over --allow); repeatable",
     "max_depth": "most links from a seed; 0 is the seeds only",
-    "max_pages": "fetch at most this many URLs in all",
-    "max_pages_per_host": "fetch at most this many URLs of one host",
+    "max_pages": "fetch at most this many pages in all, of any status; redirects and URLs that "
+    "fail or are denied do not count",
+    "max_pages_per_host": "fetch at most this many pages of one host, counted as by --max-pages",
     "follow": f"elements whose links are followed, of {', '.join((*FOLLOW_TAGS, *MORE_TAGS))}",
     "delay": "seconds between two requests to one host, unless its robots.txt asks for more",
     "per_host": "concurrent requests to one host; above 1 the delay counts from start to start",

@@ -36,6 +36,8 @@ SIDE_BY_SIDE = ("-n", "3", "--dist", "loadfile")
 CONSTRAINTS = ROOT / "constraints.txt"
 TIERS = ("unit", "repo", "integration", "system", "chaos")
 WRONG_USE = 2
+_LONG = f"it takes a minute or two, this once (what it does: tail -f {LOG})"
+_SHORT = "it takes seconds"
 REFUSED = 4
 
 
@@ -126,20 +128,27 @@ def ensure(*extras: str) -> None:
             REFUSED,
         )
     if changed or missing:
-        install(files, wanted, changed, sorted({*extras, *present.get("extras", ())}))
+        is_large = bool(missing) or "python" in changed or "dependencies" in changed
+        extras = tuple(sorted({*extras, *present.get("extras", ())}))
+        install(files, wanted, changed, extras, how_long=_LONG if is_large else _SHORT)
     fcntl.flock(using, fcntl.LOCK_SH)
     os.set_inheritable(using, True)
     os.close(installing)
 
 
 def install(
-    files: dict[str, bytes], wanted: dict[str, str], changed: list[str], extras: list[str]
+    files: dict[str, bytes],
+    wanted: dict[str, str],
+    changed: list[str],
+    extras: tuple[str, ...],
+    *,
+    how_long: str,
 ) -> None:
     """Bring the environment up to date and note what it holds."""
     started = time.monotonic()
     print(
         f"crawlctl: installing the package with its extras ({', '.join(extras)}) into {VENV}, "
-        f"Python {wanted['python'].split()[0]} ...",
+        f"Python {wanted['python'].split()[0]}; {how_long} ...",
         end="",
         file=sys.stderr,
         flush=True,

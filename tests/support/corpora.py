@@ -3,6 +3,10 @@
 Firm lines are those on which standards agree; contentious ones are counted, not judged. Left out
 are lines that take a server: robots.txt behind redirects and failures (see the field reports).
 ``python -m tests.support.corpora`` prints the counts of each file.
+
+The corpus is no part of the project: it may lie in a folder ``shared/corpora`` beside the checkout,
+a file of JSON lines for each of ``CHECKS`` (``robots.jsonl`` and so on): input, expected answer,
+and whether it is ``contentious``. Without it its tests are skipped; nothing else depends on it.
 """
 
 from __future__ import annotations

@@ -93,9 +93,9 @@ def serve(folder: Path, *, hosts: Sequence[str], root: Path = DOCS) -> Iterator[
     """Serve ``root`` on every host's loopback address, on one port that was free."""
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
-        pytest.skip("NO NGINX: install nginx to run this test")
+        pytest.skip("NO NGINX: install nginx to run this test (apt-get install nginx)")
     if not root.is_dir():
-        pytest.skip(f"NO SITE: install python3.11-doc ({root}) to run this test")
+        pytest.skip(f"NO SITE: no pages in {root} (Debian: apt-get install python3.11-doc)")
     with socket.socket() as probe:
         probe.bind((hosts[0], 0))
         port = int(probe.getsockname()[1])

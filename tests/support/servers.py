@@ -436,7 +436,10 @@ def start_redis(
             _start_all([server])
         except ServerStartError as error:
             if tls is not None and ("TLS support" in str(error) or "Bad directive" in str(error)):
-                pytest.skip(f"NO TLS: {find_redis()} was built without it")
+                pytest.skip(
+                    f"NO TLS: {find_redis()} was built without it; put one that has it on PATH "
+                    "(Debian, Ubuntu: apt-get install redis-server)"
+                )
             raise
         return server
 

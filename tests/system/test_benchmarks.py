@@ -17,9 +17,9 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 def run_script(name: str, *arguments: str, folder: Path, needs_nginx: bool = True) -> str:
     if not sys.platform.startswith("linux"):
-        pytest.skip("NOT LINUX: addresses of loopback")
+        pytest.skip("NOT LINUX: only there is all of 127/8 this machine")
     if needs_nginx and not (shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")):
-        pytest.skip("NO NGINX: install nginx to run this test")
+        pytest.skip("NO NGINX: install nginx to run this test (apt-get install nginx)")
     done = subprocess.run(
         [sys.executable, str(BENCH / name), *arguments],
         env=environment(TMPDIR=str(folder)),

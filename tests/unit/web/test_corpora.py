@@ -10,7 +10,9 @@ from common.web import charset
 from tests.support.corpora import CHECKS, FOLDER, answers, cases, score
 
 pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason=f"NO SHARED: no corpus of web inputs at {FOLDER}"
+    not FOLDER.is_dir(),
+    reason="NO SHARED: the corpus of web inputs is no part of the project and does not lie beside "
+    "this checkout; tests/support/corpora.py says what it would hold",
 )
 LEAST = {"encoding": 100, "links": 100, "robots": 630, "sitemaps": 16, "urlnorm": 600}
 """Firm lines there are at least: none is judged by leaving it out."""
