@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+
+
+def _leave_out_the_current_folder() -> None:
+    """Import nothing from the folder of the user, which ``python -m`` puts first.
+
+    It may hold a ``redis.py`` or ``click.py`` of its own, or of somebody else's. A checkout that is
+    run from its own folder needs it.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    if not sys.flags.safe_path and sys.path[:1] != [root]:
+        del sys.path[:1]
+
+
+# Before all other imports. These two were imported by the interpreter itself.
+if __name__ == "__main__":
+    _leave_out_the_current_folder()
+
+import signal  # noqa: E402
 
 FAILED = 1
 WRONG_USE = 2
