@@ -13,26 +13,20 @@ again like one whose server was restarted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
-
-from redis.exceptions import MovedError
+from collections.abc import Sequence
+from typing import Any, Final
 
 from common.frontier.addresses import RedisOptions
 from common.frontier.clock import ServerClock
 from common.frontier.data_server import DataServer
 from common.frontier.data_servers import DataServers
+from common.frontier.routing import Router
 from common.frontier.scripts import Call
 from common.frontier.server import ServerInfo
 from common.frontier.topology import Topology, key_of, parse_nodes, slot_of
 from common.model.errors import FrontierUnavailable, SettingsError
 
 OLDEST_VERSION: Final = (6, 2)
-_ROUNDS: Final = 5
-"""So often a call follows keys that move, before it waits."""
-
-Part = TypeVar("Part")
-Send = Callable[[DataServer, list[Part]], Awaitable[list[Any]]]
 
 
 class FrontierClient:
@@ -41,6 +35,7 @@ class FrontierClient:
     def __init__(self, options: RedisOptions) -> None:
         self._servers = DataServers(options)
         self.endpoint = self._servers.endpoint
+        self._router = Router(self._servers)
 
     async def open(self, *, timeout_s: float = 3.0) -> None:
         """Connect once, and check that the servers can hold a frontier; else close again.
@@ -141,7 +136,7 @@ class FrontierClient:
         Raises:
             ScriptBug: a script failed.
         """
-        return await self._spread(calls, [one.keys[0] for one in calls], DataServer.call)
+        return await self._router.spread(calls, [one.keys[0] for one in calls], DataServer.call)
 
     async def commands(
         self, commands: Sequence[tuple[str | bytes | int | float, ...]]
@@ -155,11 +150,11 @@ class FrontierClient:
         if self._servers.only is not None:
             return await self._servers.only.commands(commands)
         keys = [key_of(one) for one in commands]
-        return _all_or_none(await self._spread(commands, keys, DataServer.commands))
+        return _all_or_none(await self._router.spread(commands, keys, DataServer.commands))
 
     async def times_ms(self, keys: Sequence[str]) -> list[int]:
         """Return the time now, by the clock of the server that holds each key (Unix ms)."""
-        return _all_or_none(await self._spread(keys, keys, _times_ms))
+        return _all_or_none(await self._router.spread(keys, keys, _times_ms))
 
     async def probe(self) -> None:
         """Find out whether a server lets scripts write now; changes nothing.
@@ -179,53 +174,6 @@ class FrontierClient:
             if len(failures) == len(answers) or not isinstance(one, FrontierUnavailable):
                 raise one
 
-    async def _spread(
-        self, parts: Sequence[Part], keys: Sequence[str], send: Send[Part]
-    ) -> list[Any]:
-        """Send each part to the node of its key; a reply each, or why there is none."""
-        await self._servers.ready()
-        if self._servers.only is not None:
-            return await _answers(send(self._servers.only, list(parts)), len(parts))
-        slots = [slot_of(key) for key in keys]
-        replies: list[Any] = [None] * len(parts)
-        todo = list(range(len(parts)))
-        for _ in range(_ROUNDS):
-            topology = await self._servers.current()
-            groups: dict[str, list[int]] = {}
-            for at in todo:
-                groups.setdefault(topology.owners[slots[at]] or "", []).append(at)
-            answers = await asyncio.gather(
-                *(
-                    self._to(owner, [parts[at] for at in some], send)
-                    for owner, some in groups.items()
-                )
-            )
-            moved = []
-            for some, answer in zip(groups.values(), answers, strict=True):
-                for at, reply in zip(some, answer, strict=True):
-                    replies[at] = reply
-                    if isinstance(reply, MovedError):
-                        moved.append(at)
-                    elif isinstance(reply, FrontierUnavailable):
-                        self._servers.doubt()
-            if not moved:
-                return replies
-            todo = moved
-            await self._servers.look_again(topology)
-        for at in todo:
-            replies[at] = FrontierUnavailable(
-                f"the nodes of the Redis Cluster at {self.endpoint} do not agree yet who serves "
-                f"slot {slots[at]}"
-            )
-        return replies
-
-    async def _to(self, owner: str, parts: list[Part], send: Send[Part]) -> list[Any]:
-        server = self._servers.by_id.get(owner)
-        if server is None:
-            problem = f"no node of the Redis Cluster at {self.endpoint} serves these keys"
-            return [FrontierUnavailable(problem)] * len(parts)
-        return await _answers(send(server, parts), len(parts))
-
     # ------------------------------------------------------------------- runs, durability, clocks
 
     async def current_runs(self, keys: Sequence[str]) -> list[str]:
@@ -234,7 +182,7 @@ class FrontierClient:
         Raises:
             FrontierUnavailable: one did not answer, or the key is being moved.
         """
-        return _all_or_none(await self._spread(keys, keys, DataServer.runs))
+        return _all_or_none(await self._router.spread(keys, keys, DataServer.runs))
 
     async def current_run(self, key: str) -> str:
         """Return the run id of the server that holds a key now."""
@@ -244,14 +192,14 @@ class FrontierClient:
     async def wait_durable(self, keys: Sequence[str]) -> list[str]:
         """Return once the servers of these keys keep all that they have acknowledged before.
 
-        See :meth:`~common.frontier.data_server.DataServer.wait_durable`.
+        See :meth:`~common.frontier.durable.Durable.wait`.
 
         Returns:
             For each key the server run that keeps it. What was acknowledged by another run may be
             lost: compare.
         """
         await self._servers.fresh()
-        return _all_or_none(await self._spread(keys, keys, _wait_durable))
+        return _all_or_none(await self._router.spread(keys, keys, _wait_durable))
 
     def known_run(self, key: str) -> str:
         """Return the run of the server that holds a key, as it answered last; "" if none has."""
@@ -318,13 +266,6 @@ def _check_server(endpoint: str, info: ServerInfo) -> None:
         )
 
 
-async def _answers(sent: Awaitable[list[Any]], count: int) -> list[Any]:
-    try:
-        return await sent
-    except FrontierUnavailable as error:
-        return [error] * count
-
-
 def _all_or_none(replies: list[Any]) -> list[Any]:
     for one in replies:
         if isinstance(one, FrontierUnavailable):
@@ -333,7 +274,7 @@ def _all_or_none(replies: list[Any]) -> list[Any]:
 
 
 async def _wait_durable(server: DataServer, keys: list[str]) -> list[str]:
-    return [await server.wait_durable()] * len(keys)
+    return [await server.durable.wait()] * len(keys)
 
 
 async def _times_ms(server: DataServer, keys: list[str]) -> list[int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +37,17 @@ def up(tmp_path: Path) -> Iterator[Command]:
 
 @pytest.fixture(scope="session")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    """The closure of one host of the documentation site; all eight serve the same pages."""
-    with serve(tmp_path_factory.mktemp("yardstick"), hosts=HOSTS[:1]) as site:
-        return walk(site, HOSTS[0])
+    """The closure of one host of the documentation site; all eight serve the same pages.
+
+    Walked once a run, by one of the processes that run tests side by side.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    told = shared / "walked.json"
+    with (shared / "walked.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not told.exists():
+            with serve(tmp_path_factory.mktemp("yardstick"), hosts=HOSTS[:1]) as site:
+                told.write_text(json.dumps(walk(site, HOSTS[0]).status))
+    return Walked(json.loads(told.read_text()))

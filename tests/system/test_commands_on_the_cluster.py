@@ -14,6 +14,18 @@ PAGES = {f"/{n}": Page(links=[f"/{n + 1}", f"/{n + 2}"]) for n in range(60)} | {
     "/60": Page(), "/61": Page(),
 }  # fmt: skip
 OPTIONS = ("--allow-private", "--delay", "0.5", "--shards", "3")
+"""So slow that commands have time to act before the crawl ends; see ``finish``."""
+
+
+def finish(up: Command, site: Site, job: str) -> None:
+    """Let some more pages be fetched, judge their pace, then hurry to the end."""
+    goal = min(len(site.requests) + 3, len(PAGES))  # a busy machine may be late
+    eventually(lambda: len(site.requests) >= goal, within_s=60, what="pages of new owners")
+    assert site.min_gap() >= 0.5
+    hurried = up("job", "host", job, site.authority(0), "--delay", "0")
+    assert hurried.code in (0, 4), hurried.err  # 4: the job is over
+    waited = up("job", "wait", job)
+    assert 0 == waited.code, waited.err
 
 
 @pytest.mark.commands("locks show", "locks release")
@@ -38,11 +50,9 @@ def test_a_broken_lock_is_taken_again_under_a_newer_token_and_nothing_is_lost(
         eventually(
             lambda: _newer(listing(up, "locks"), old), within_s=60, what="new owners of the locks"
         )
-        waited = up("job", "wait", job)
-        assert 0 == waited.code, waited.err
+        finish(up, site, job)
         exported = up("export", job).out.splitlines()
     assert len(PAGES) == len(exported) == show(up, job)["counters"]["fetched"]
-    assert site.min_gap() >= 0.5
     assert 1 == up("locks", "show", "tasks/j/0").code
 
 
@@ -59,7 +69,7 @@ def test_a_master_whose_lock_is_broken_leads_again_under_a_newer_term(up: Comman
     term = up("locks", "show", "master", "--json").json["token"]
     assert 0 == up("locks", "release", "master", "--token", str(term)).code
     with Site(PAGES) as site:
-        done = up("submit", site.url("/0"), *OPTIONS, "--wait")
+        done = up("submit", site.url("/0"), *OPTIONS, "--delay", "0.05", "--wait")
         assert 0 == done.code, done.err
     assert term < up("locks", "show", "master", "--json").json["token"]
 
@@ -76,11 +86,9 @@ def test_a_drained_worker_hands_over_and_leaves_and_the_crawl_goes_on(up: Comman
             lambda: "offline" == _node(up, owner)["state"], within_s=60, what="the node to leave"
         )
         assert 1 == up("nodes", "drain", owner).code, "it has left"
-        waited = up("job", "wait", job)
-        assert 0 == waited.code, waited.err
+        finish(up, site, job)
         exported = up("export", job).out.splitlines()
     assert len(PAGES) == len(exported)
-    assert site.min_gap() >= 0.5
     assert 1 == up("nodes", "drain", "nobody").code
 
 

@@ -66,11 +66,10 @@ async def test_scripts_without_the_engines_mark_do_the_same(make_shard: MakeShar
     shard = make_shard(per_host=2)
     for _ in range(4):
         (server,) = await shard.client.servers()
-        async with server._link() as link:
+        async with server.link() as link:
             link.strict = False
-            await server._exchange(
-                link,
-                [("SCRIPT", "LOAD", one.source) for one in scripts.load(strict=False).values()],
+            await link.exchange(
+                [("SCRIPT", "LOAD", one.source) for one in scripts.load(strict=False).values()]
             )
     await shard.create()
     owner = await shard.adopted()

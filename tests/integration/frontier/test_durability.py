@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.frontier import FrontierClient, RedisOptions
-from common.frontier import data_server as server_module
+from common.frontier import FrontierClient, RedisOptions, durable
 from common.frontier.replies import Adopted, Refusal
 from common.frontier.results import ResultGroup
 from common.frontier.server import Durability
@@ -99,8 +98,8 @@ async def test_waiting_for_durability_waits_for_the_log(shard: Shard, crash: Cra
 async def test_a_server_that_cannot_be_asked_is_waited_for_by_the_clock(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "HORIZON_S", 0.5)
-    async with (await shard.client.servers())[0]._link() as link:
+    monkeypatch.setattr(durable, "HORIZON_S", 0.5)
+    async with (await shard.client.servers())[0].link() as link:
         link.cannot_wait = True
     began = asyncio.get_running_loop().time()
     await shard.client.wait_durable([shard.keys.meta])

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.frontier import FrontierClient, RedisOptions
-from common.frontier import data_server as server_module
+from common.frontier import FrontierClient, RedisOptions, link
 from common.frontier.owner import Settled, TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
 from common.model.errors import FrontierUnavailable
@@ -146,11 +145,11 @@ async def test_a_claim_that_a_standing_server_carries_out_later_is_recovered(
     """The owner gave the call up; the server found it in its socket when it went on."""
     owner = await shard.adopted(10)
     await shard.offer(*pages(3))
-    monkeypatch.setattr(server_module, "CALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(link, "CALL_TIMEOUT_S", 0.2)
     server.pause()
     with pytest.raises(FrontierUnavailable, match="no answer in time"):
         await owner.claim(2, [(HOST, 0)])
-    monkeypatch.setattr(server_module, "CALL_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(link, "CALL_TIMEOUT_S", 10.0)
     server.resume()
     assert await shard.adopt(owner) == Adopted(2, is_new_run=False)
     assert await owner.recover([], dead_below=0) == 2
