@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from common.frontier.items import Item
 from common.frontier.scope import ScopeSet
 from common.model.job import JobSpec
@@ -45,7 +47,8 @@ async def test_another_server_run_may_have_lost_what_was_taken() -> None:
     assert await _offered(some) == first
 
 
-async def test_the_cache_is_bounded_and_forgets_the_oldest() -> None:
+async def test_the_cache_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlinks, "CACHE_LINKS", 1000)
     some = _outlinks()
     some.begin_run("run 1")
     first = await _offered(some)
