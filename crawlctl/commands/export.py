@@ -122,12 +122,12 @@ async def _export(
 
 async def _tell_trimmed(reader: Reader, before: int) -> None:
     """Say so where records are missing: fewer than there were must not look like all."""
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     trimmed = max(before, await reader.trimmed())
     if trimmed:
         note(
-            f"crawlctl: {trimmed} earlier records are not in this export: they were trimmed after "
+            f"crawlctl: not in this export: {quantity(trimmed, 'earlier record')}, trimmed after "
             "every consumer group had read them"
         )
 
@@ -178,7 +178,7 @@ async def _consume(
     from crawlctl.export.formats import TEXT_FORMATS
     from crawlctl.export.targets import StandardOutput
     from crawlctl.jobview import stored_job
-    from crawlctl.show import note
+    from crawlctl.show import note, quantity
 
     async with services(settings) as connected:
         await stored_job(connected, job_id)
@@ -192,7 +192,7 @@ async def _consume(
                 consumer = Consumer(connected, job_id, group=group, target=kept)
                 await consumer.run(follow=follow)
             if not settings.quiet:
-                note(f"{consumer.records} more records in {output}")
+                note(f"{quantity(consumer.records, 'more record')} in {output}")
         await _tell_missing(consumer, group)
 
 

@@ -59,7 +59,7 @@ async def test_each_run_brings_what_is_new_and_what_was_read_is_trimmed(
     await job.add(5)
     plain = await asyncio.to_thread(crawlctl, "export", JOB, *options)
     assert urls(range(1650, 1655)) == of_lines(plain.out)
-    assert "1650 earlier records are not in this export" in plain.err
+    assert "not in this export: 1650 earlier records" in plain.err
 
 
 async def test_records_stay_until_every_group_has_them(
@@ -208,7 +208,7 @@ async def test_records_given_to_another_file_are_spoken_of(
     await other.new(0, count=2)
     ran = await consume(options, "-o", str(out))
     assert 7 == found_in(out).total()
-    assert "2 records of group g were given to elsewhere:/data/part1" in ran.err
+    assert "of group g, elsewhere:/data/part1 (host:file) was given 2 records" in ran.err
 
 
 async def test_a_file_moved_away_is_begun_anew(
