@@ -114,15 +114,16 @@ class Lookup:
         layout = SeenLayout(keys, mode=self._spec.seen, rate=self._spec.seen_rate)
         seen = fingerprint(url, layout.mode)
         (layers,) = await self._client.commands([("HGET", keys.meta, "layers")])
-        buckets = layout.buckets(seen, int(layers or 0))
-        if buckets:
+        begun = range(int(layers or 0))
+        if layout.mode == "exact":
+            buckets = layout.buckets(seen, len(begun))
             asked = [("SISMEMBER", bucket, seen.fingerprint) for bucket in buckets]
             return any(await self._client.commands(asked))
-        chunks = [layout.chunk(seen, layer) for layer in range(int(layers or 0))]
+        chunks = [layout.chunk(seen, layer) for layer in begun]
         raws = await self._client.commands(
             [("GETRANGE", key, first, first + CHUNK_BYTES - 1) for key, first in chunks]
         )
-        return any(holds(raw, seen, layout.form) for raw in raws)
+        return any(holds(raw, seen) for raw in raws)
 
     async def sitemap(self, url: str) -> dict[str, Any] | None:
         """Return what became of a URL as a sitemap, if it was read as one."""

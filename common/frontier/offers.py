@@ -7,6 +7,7 @@ adopts the new run, the master unseals), CLOSED and MISSING mean the job is over
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from struct import Struct
 
 import xxhash
 
@@ -16,7 +17,7 @@ from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.replies import Offered, Refusal, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
-from common.frontier.seen import SeenLayout, capacity, fingerprint
+from common.frontier.seen import Buckets, SeenLayout, capacity, fingerprint
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
 from common.web.url import host_key
@@ -112,20 +113,26 @@ class Offers:
 
     def _call(self, shard: int, by_host: dict[HostKey, list[Item]]) -> Call:
         keys, layout, layers = self._keys[shard], self._seen[shard], self._layers[shard]
-        names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, by_host)]
         newest_first = range(layers - 1, -1, -1)
+        buckets = Buckets(layout, layers)
+        begin_of_place = Struct(f"<I{layers if layout.mode == 'exact' else 0}H").pack
+        names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, by_host)]
         for layer in newest_first:
             names += layout.pieces(layer)
-        args: list[str | bytes | int] = [
-            LAYOUT_VERSION, RUN, len(by_host), layout.form.block_words, layers,
-            int(layout.confirms), self._per_host, capacity(layers - 1),
-            *map(layout.chunks, newest_first),
-        ]  # fmt: skip
+        hosts: list[str | bytes | int] = []
+        prints: list[str | bytes | int] = []
+        places: list[bytes] = []
+        queued: list[bytes] = []
         for host, found in by_host.items():
-            args += (host, len(found))
-        for found in by_host.values():
+            hosts += (host, len(found))
             for item in found:
-                seen = fingerprint(item.identity, layout.mode)
-                names += layout.buckets(seen, layers)
-                args += (seen.fingerprint, seen.packed + items.encode(item))
-        return Call("offer", names, args)
+                seen, raw = fingerprint(item.identity, layout.mode), items.encode(item)
+                places += (begin_of_place(len(raw), *buckets.numbers(seen)), seen.bits)
+                queued.append(raw)
+                prints.append(seen.fingerprint)
+        args: list[str | bytes | int] = [
+            LAYOUT_VERSION, RUN, len(by_host), layers, int(layout.mode == "exact"), self._per_host,
+            capacity(layers - 1), *map(layout.chunks, newest_first),
+            b"".join(places), b"".join(queued), *hosts, *prints,
+        ]  # fmt: skip
+        return Call("offer", names + buckets.names, args)

@@ -1,16 +1,15 @@
 """Where a URL lies in the seen-set of its shard: one hash, cut into independent slices.
 
-The seen-set of a shard is a Bloom filter that grows in layers and, in mode ``exact``, buckets of
-64-bit fingerprints that confirm every "seen" (``offer.lua`` tests and updates both). Layer ``n``
-holds :func:`capacity` URLs. A filter is cut into chunks of 1 KB, each read once a script however
-many URLs of a batch lie there; a URL chooses a chunk, blocks within it, words within each block,
-and sets three bits in each word. What that costs is one read a URL, not one a bit.
+The seen-set of a shard grows in layers (``offer.lua`` asks and updates them); layer ``n`` holds
+:func:`capacity` URLs.
 
-Mode ``exact``: one word a URL at 6 bits a URL. Such a small filter does, since a false hit costs
-one look at the fingerprints and never a URL. Mode ``bloom``: two blocks of 64 bytes with three
-words each, at as many bits a URL as the stated rate needs. The rates of all layers add up; each of
-the first eight may use an eighth of it, later ones ever less, so that the sum stays below.
+Mode ``exact``: buckets of 64-bit fingerprints, sets of integers that Redis packs; a bucket is what
+begins with the same bits.
 
+Mode ``bloom``: a Bloom filter, at as many bits a URL as the stated rate needs. It is cut into
+chunks of 1 KB and these into blocks; a URL chooses a block, eight words in it, and sets two bits in
+each. What that costs is one read a URL and layer, not one a bit. The rates of all layers add up;
+each of the first eight may use an eighth of it, later ones ever less, so that the sum stays below.
 Strings hold at most 8 MB, because allocating a larger one would block the server. Just after a
 layer was begun its filter is larger than what is in it: up to four times what all URLs need.
 """
@@ -39,32 +38,13 @@ FULL_SHARES = 8
 
 _M64 = (1 << 64) - 1
 _WORD_BITS = 32
-_BITS_A_WORD = 3
-_EXACT_BITS = 6.0
-
-
-class Form(NamedTuple):
-    """How a URL is spread over its chunk."""
-
-    blocks: int
-    """Blocks a URL."""
-    words: int
-    """Words a URL in each of its blocks."""
-    block_words: int
-    """Words a block."""
-    packed: Struct
-    """What a script is told of a URL: spot, then a block and its (word, mask) pairs, for each."""
-
-    @property
-    def chunk_blocks(self) -> int:
-        """Blocks a chunk."""
-        return CHUNK_BYTES // (4 * self.block_words)
-
-
-FORMS: dict[Mode, Form] = {
-    "exact": Form(1, 1, 1, Struct("<IHBi")),
-    "bloom": Form(2, 3, 16, Struct("<I" + 2 * "HBiBiBi")),
-}
+_BITS_A_WORD = 2
+BLOCK_WORDS = 32
+WORDS = 8
+"""Words of its block that a URL sets bits in."""
+CHUNK_BLOCKS = CHUNK_BYTES // (4 * BLOCK_WORDS)
+_BITS = Struct("<IH" + WORDS * "Bi")
+"""What a script is told of a URL's bits: spot, block in the chunk, then pairs of word and mask."""
 
 
 def capacity(layer: int) -> int:
@@ -85,10 +65,9 @@ def rate_of_layer(rate: float, layer: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def chunks_of(mode: Mode, rate: float, layer: int) -> int:
+def chunks_of(rate: float, layer: int) -> int:
     """Return how many chunks the filter of a layer has."""
-    bits = _EXACT_BITS if mode == "exact" else bits_for(rate_of_layer(rate, layer))
-    return math.ceil(capacity(layer) * bits / (8 * CHUNK_BYTES))
+    return math.ceil(capacity(layer) * bits_for(rate_of_layer(rate, layer)) / (8 * CHUNK_BYTES))
 
 
 @lru_cache(maxsize=256)
@@ -111,43 +90,36 @@ def false_positive_rate(bits: float) -> float:
     Args:
         bits: of the filter per URL that is in it.
     """
-    form = FORMS["bloom"]
     a_chunk = 8 * CHUNK_BYTES / bits
     spread = math.sqrt(3 / a_chunk)
     # Three points stand for the normal distribution of the chunks' loads (Gauss-Hermite).
     loads = ((1 - spread, 1 / 6), (1.0, 2 / 3), (1 + spread, 1 / 6))
     return sum(
-        weight * _block_rate(a_chunk * load * form.blocks / form.chunk_blocks) ** form.blocks
-        for load, weight in loads
-        if load > 0
+        weight * _block_rate(a_chunk * load / CHUNK_BLOCKS) for load, weight in loads if load > 0
     )
 
 
 def _block_rate(mean: float) -> float:
-    """Return the chance that all words of a URL hit in a block that holds ``mean`` URLs' share."""
-    form = FORMS["bloom"]
+    """Return the chance that all words of a URL hit in a block that holds ``mean`` URLs."""
     total, weight = 0.0, math.exp(-mean)
     for count in range(int(mean + 12 * math.sqrt(mean) + 20)):
         if count:
             weight *= mean / count
-        total += weight * _word_rate(count * form.words) ** form.words
+        total += weight * _word_rate(count * WORDS) ** WORDS
     return total
 
 
 @lru_cache(maxsize=4096)
 def _word_rate(picks: int) -> float:
-    """Return the chance that three random bits of a word are set, after picks of its block."""
-    other = 1 - 1 / FORMS["bloom"].block_words
+    """Return the chance that two random bits of a word are set, after picks of its block."""
+    other = 1 - 1 / BLOCK_WORDS
 
     def avoided(bits: int) -> float:
         return (other + (1 - other) * (1 - bits / _WORD_BITS) ** _BITS_A_WORD) ** picks
 
-    # Of three random bits all, two or one may be distinct.
-    n = _WORD_BITS
-    shares = (1 / n**2, 3 * (n - 1) / n**2, (n - 1) * (n - 2) / n**2)
-    one, two, three = avoided(1), avoided(2), avoided(3)
-    hits = (1 - one, 1 - 2 * one + two, 1 - 3 * one + 3 * two - three)
-    return sum(share * hit for share, hit in zip(shares, hits, strict=True))
+    one, two = avoided(1), avoided(2)
+    same = 1 / _WORD_BITS  # of two random bits both may be the same
+    return same * (1 - one) + (1 - same) * (1 - 2 * one + two)
 
 
 def estimated_rate(rate: float, *, layers: int, inserted: int) -> float:
@@ -168,61 +140,66 @@ def estimated_rate(rate: float, *, layers: int, inserted: int) -> float:
 def _filled_rate(rate: float, layer: int, urls: int) -> float:
     if urls == 0:
         return 0.0
-    return false_positive_rate(8 * CHUNK_BYTES * chunks_of("bloom", rate, layer) / urls)
+    return false_positive_rate(8 * CHUNK_BYTES * chunks_of(rate, layer) / urls)
 
 
 class Print(NamedTuple):
     """The hash of a URL, as the scripts want it."""
 
-    fingerprint: int
-    """Signed 64-bit, as Redis packs sets of integers."""
-    packed: bytes
-    """Where its bits are; see :class:`Form`."""
+    unsigned: int
+    """The fingerprint."""
+    bits: bytes
+    """Where its bits are in a filter; empty in mode exact."""
+
+    @property
+    def fingerprint(self) -> int:
+        """The fingerprint as a signed number of 64 bits, as Redis packs sets of integers."""
+        return signed(self.unsigned)
 
 
-_EXACT = FORMS["exact"].packed.pack
-_BLOOM = FORMS["bloom"].packed.pack
+def signed(unsigned: int) -> int:
+    """Return a number of 64 bits as the signed one of the same bits."""
+    return unsigned - (1 << 64) if unsigned >> 63 else unsigned
+
+
 _BIT = [1 << at if at < 31 else -(1 << 31) for at in range(32)]
-_MASKS = [
-    _BIT[at & 31] | _BIT[at >> 5 & 31] | _BIT[at >> 10 & 31] for at in range(1 << 15)
-]  # the words of Lua's bit library are signed
+_MASKS = [_BIT[at & 31] | _BIT[at >> 5] for at in range(1 << 10)]
+"""The words of Lua's bit library are signed."""
 
 
 def fingerprint(url: str, mode: Mode) -> Print:
     """Return the hash of a canonical URL (xxh3; stable for ever, part of the layout version)."""
     raw = url.encode()
     both = xxhash.xxh3_128_intdigest(raw)
-    a, b = both & _M64, both >> 64
-    signed = b - (1 << 64) if b >> 63 else b
+    b = both >> 64
     if mode == "exact":
-        return Print(signed, _EXACT(a >> 32, a & 0xFF, 1, _MASKS[a >> 8 & 0x7FFF]))
+        return Print(b, b"")
+    a = both & _M64
     spot = xxhash.xxh3_64_intdigest(raw, 1) >> 32
     return Print(
-        signed,
-        _BLOOM(
-            spot,
-            a & 15, (a >> 4 & 15) + 1, _MASKS[a >> 8 & 0x7FFF], (a >> 23 & 15) + 1,
-            _MASKS[a >> 27 & 0x7FFF], (a >> 42 & 15) + 1, _MASKS[a >> 46 & 0x7FFF],
-            b & 15, (b >> 4 & 15) + 1, _MASKS[b >> 8 & 0x7FFF], (b >> 23 & 15) + 1,
-            _MASKS[b >> 27 & 0x7FFF], (b >> 42 & 15) + 1, _MASKS[b >> 46 & 0x7FFF],
+        b,
+        _BITS.pack(
+            spot, a >> 60 & 7,
+            (a & 31) + 1, _MASKS[a >> 5 & 1023], (a >> 15 & 31) + 1, _MASKS[a >> 20 & 1023],
+            (a >> 30 & 31) + 1, _MASKS[a >> 35 & 1023], (a >> 45 & 31) + 1, _MASKS[a >> 50 & 1023],
+            (b & 31) + 1, _MASKS[b >> 5 & 1023], (b >> 15 & 31) + 1, _MASKS[b >> 20 & 1023],
+            (b >> 30 & 31) + 1, _MASKS[b >> 35 & 1023], (b >> 45 & 31) + 1, _MASKS[b >> 50 & 1023],
         ),
     )  # fmt: skip
 
 
 class SeenLayout:
-    """The filters and buckets of one shard, for scripts that name every key they touch."""
+    """The filters or buckets of one shard, for scripts that name every key they touch."""
 
     def __init__(self, keys: TaskKeys, *, mode: Mode, rate: float) -> None:
         self._keys = keys
         self.mode: Mode = mode
-        self.form = FORMS[mode]
-        self.confirms = mode == "exact"
         self._rate = rate
         self._pieces: list[list[str]] = []
 
     def chunks(self, layer: int) -> int:
-        """Return how many chunks the filter of a layer has."""
-        return chunks_of(self.mode, self._rate, layer)
+        """Return how many chunks the filter of a layer has; 0 in mode exact."""
+        return chunks_of(self._rate, layer) if self.mode == "bloom" else 0
 
     def pieces(self, layer: int) -> list[str]:
         """Return the keys of a layer's filter, in order."""
@@ -232,19 +209,19 @@ class SeenLayout:
             self._pieces.append([self._keys.filter_piece(number, at) for at in range(count)])
         return self._pieces[layer]
 
+    def bucket(self, layer: int, number: int) -> str:
+        """Return the key of a bucket."""
+        return self._keys.fingerprints(layer, number)
+
     def buckets(self, seen: Print, layers: int) -> list[str]:
-        """Return the key of the URL's bucket in each layer, newest first; none in mode bloom."""
-        if not self.confirms:
-            return []
-        unsigned = seen.fingerprint & _M64
-        return [
-            self._keys.fingerprints(layer, unsigned * buckets_of(layer) >> 64)
-            for layer in range(layers - 1, -1, -1)
-        ]
+        """Return the key of the URL's bucket in each layer, newest first."""
+        concerned = Buckets(self, layers)
+        concerned.numbers(seen)
+        return concerned.names
 
     def chunk(self, seen: Print, layer: int) -> tuple[str, int]:
         """Return the key and the first byte of the URL's chunk in a layer."""
-        (spot,) = _SPOT.unpack_from(seen.packed)
+        (spot,) = _SPOT.unpack_from(seen.bits)
         piece, at = divmod(spot * self.chunks(layer) >> 32, PIECE_CHUNKS)
         return self.pieces(layer)[piece], at * CHUNK_BYTES
 
@@ -252,15 +229,40 @@ class SeenLayout:
 _SPOT = Struct("<I")
 
 
-def holds(chunk: bytes | bytearray, seen: Print, form: Form) -> bool:
+def _shift(layer: int) -> int:
+    """Return by how much a fingerprint is shifted to leave the number of its bucket."""
+    return 65 - buckets_of(layer).bit_length()  # there are a power of two
+
+
+class Buckets:
+    """The distinct buckets of one script call, numbered from 1 as they are met."""
+
+    def __init__(self, layout: SeenLayout, layers: int) -> None:
+        self._layout = layout
+        newest_first = range(layers - 1, -1, -1) if layout.mode == "exact" else ()
+        self._layers = [(layer, _shift(layer)) for layer in newest_first]
+        self._known: dict[tuple[int, int], int] = {}
+
+    def numbers(self, seen: Print) -> list[int]:
+        """Return the number of the URL's bucket in each layer, newest first; none in mode bloom."""
+        known, fingerprint = self._known, seen.unsigned
+        return [
+            known.setdefault((layer, fingerprint >> shift), len(known) + 1)
+            for layer, shift in self._layers
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The keys, in order of their numbers."""
+        return [self._layout.bucket(layer, number) for layer, number in self._known]
+
+
+def holds(chunk: bytes | bytearray, seen: Print) -> bool:
     """Tell whether all bits of a URL are set in its chunk."""
-    values = form.packed.unpack(seen.packed)
-    step = 1 + 2 * form.words
-    for at in range(1, len(values), step):
-        block = values[at] * form.block_words
-        for pair in range(at + 1, at + step, 2):
-            first = 4 * (block + values[pair] - 1)
-            word = int.from_bytes(chunk[first : first + 4].ljust(4, b"\0"), "little", signed=True)
-            if word & values[pair + 1] != values[pair + 1]:
-                return False
+    _, block, *pairs = _BITS.unpack(seen.bits)
+    for word, mask in zip(pairs[::2], pairs[1::2], strict=True):
+        first = 4 * (block * BLOCK_WORDS + word - 1)
+        raw = chunk[first : first + 4].ljust(4, b"\0")
+        if int.from_bytes(raw, "little", signed=True) & mask != mask:
+            return False
     return True

@@ -37,7 +37,14 @@ from common.frontier.job import JobFrontier, MasterFence
 from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
 from common.frontier.replies import Offered, ShardState
-from common.frontier.seen import CHUNK_BYTES, FORMS, SeenLayout, estimated_rate
+from common.frontier.seen import (
+    BLOCK_WORDS,
+    CHUNK_BLOCKS,
+    CHUNK_BYTES,
+    WORDS,
+    SeenLayout,
+    estimated_rate,
+)  # fmt: skip
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
 from tests.support.arguments import Parser, program, real, whole
@@ -155,13 +162,12 @@ async def _report_rate(server: BenchServer, spec: JobSpec) -> None:
 
 def _chunk_rate(raw: bytes) -> float:
     """Return the chance that a URL of this chunk, hashed at random, finds all its bits set."""
-    form = FORMS["bloom"]
-    size, hits = 4 * form.block_words, []
+    size, hits = 4 * BLOCK_WORDS, []
     for at in range(0, CHUNK_BYTES, size):
         block = raw[at : at + size]
         ones = [int.from_bytes(block[word : word + 4]).bit_count() for word in range(0, size, 4)]
-        hits.append((sum((one / 32) ** 3 for one in ones) / form.block_words) ** form.words)
-    return float((sum(hits) / form.chunk_blocks) ** form.blocks)
+        hits.append((sum((one / 32) ** 2 for one in ones) / BLOCK_WORDS) ** WORDS)
+    return math.fsum(hits) / CHUNK_BLOCKS
 
 
 async def seen_bytes(server: BenchServer, keys: TaskKeys) -> int:

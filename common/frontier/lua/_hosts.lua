@@ -23,14 +23,20 @@ local function in_steps(command, key, list)
   for i = 1, #list, 1000 do redis.call(command, key, unpack(list, i, math.min(i + 999, #list))) end
 end
 
+-- Returns what a command says of each of a list, in its order (false where it knows nothing).
+local function answers(command, key, list)
+  local all = {}
+  for i = 1, #list, 1000 do
+    for n, one in ipairs(redis.call(command, key, unpack(list, i, math.min(i + 999, #list)))) do all[i + n - 1] = one end
+  end
+  return all
+end
+
 -- Returns the values of hash fields by field, without those that are missing.
 local function get_all(hash, fields)
   local found = {}
-  for i = 1, #fields, 1000 do
-    local values = redis.call('HMGET', hash, unpack(fields, i, math.min(i + 999, #fields)))
-    for n, value in ipairs(values) do
-      if value then found[fields[i + n - 1]] = value end
-    end
+  for n, value in ipairs(answers('HMGET', hash, fields)) do
+    if value then found[fields[n]] = value end
   end
   return found
 end
@@ -38,6 +44,22 @@ end
 -- Has URLs been queued for the host, or it let go: it is ready, unless all its slots are in use.
 local function ready_if_free(ready, pace, busy, host, per_host, now)
   if tonumber(redis.call('HGET', busy, host) or 0) < per_host then make_ready(ready, pace, host, now) end
+end
+
+-- The same for many hosts, in a few commands; those that are in `ready` stay there as they are.
+local function make_new_ready(ready, pace, busy, hosts, per_host, now)
+  local new, set, now_text = {}, {}, string.format('%.0f', now)
+  for n, due in ipairs(answers('ZMSCORE', ready, hosts)) do
+    if not due then new[#new + 1] = hosts[n] end
+  end
+  local rests = answers('ZMSCORE', pace, new)
+  for n, used in ipairs(answers('HMGET', busy, new)) do
+    if tonumber(used or 0) < per_host then
+      set[#set + 1] = rests[n] and tonumber(rests[n]) > now and rests[n] or now_text
+      set[#set + 1] = new[n]
+    end
+  end
+  in_steps('ZADD', ready, set)
 end
 
 -- Frees the slots of claims as far as they are still held; returns {host, delay, token} by claim.

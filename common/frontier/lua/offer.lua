@@ -1,170 +1,170 @@
 -- offer: admits URLs never seen before to a shard's frontier. Anyone may offer; repeating is harmless.
 -- @use _guard _hosts
 -- KEYS[1] meta hash          KEYS[2] ready zset      KEYS[3] pace zset     KEYS[4] hll
--- KEYS[5] busy hash          KEYS[6..5+H] host queues (lists); then per layer, newest first, the pieces of its
---   filter (strings); then, if fingerprints confirm, per URL its bucket in each layer, newest first (sets)
--- ARGV[1] layout version     ARGV[2] server run      ARGV[3] H hosts       ARGV[4] words a block
--- ARGV[5] L layers           ARGV[6] 1 = fingerprints confirm (exact)      ARGV[7] requests at once per host
--- ARGV[8] capacity of the newest layer (URLs)        ARGV[9..8+L] chunks in the filter of each layer, newest first
--- ARGV[9+L..] 2 x H: host key, its URLs; then per URL, host by host: fingerprint, its bits and its item in one
--- The bits: u32 spot (which chunk), then per block of the URL: u16 block in the chunk, and pairs of u8 word in
---   the block (from 1), i32 mask; one block of one pair (exact) or two blocks of three (bloom)
+-- KEYS[5] busy hash          KEYS[6..5+H] host queues (lists); then per layer, newest first: the pieces of its
+--   filter (strings; bloom), or the buckets concerned (sets; exact)
+-- ARGV[1] layout version     ARGV[2] server run      ARGV[3] H hosts       ARGV[4] L layers
+-- ARGV[5] 1 = exact, 0 = bloom                       ARGV[6] requests at once per host
+-- ARGV[7] capacity of the newest layer (URLs)        ARGV[8..7+L] chunks in the filter of each layer,
+--   newest first (exact: 0)
+-- ARGV[8+L] a place of each URL, host by host        ARGV[9+L] their items, one behind the other
+-- ARGV[10+L..9+L+2H] per host: host key, its URLs    then per URL its fingerprint
+-- A place: u32 bytes of the item; exact: u16 per layer, newest first: which of the buckets; bloom: u32 spot (which
+--   chunk), u16 block in the chunk, eight pairs of u8 word in the block (from 1), i32 mask
 -- Returns {OK, admitted, discovered} | {LAYERS, L} (ask again for L layers) | {RETRY} (sealed)
 --   | {CLOSED} | MISSING | VERSION | RUN
 -- Invariants: the seen-set is read before the first write; queue, then seen-set, then counters are written.
---   In mode exact the newest layer is asked by its fingerprints at once, which costs what its filter would.
+-- What it costs is calls, misses of the processor's cache, numbers that Redis has to print, and bytes that Lua gets to
+--   see, since it hashes every string from end to end.
 local refusal, state = shard_refusal(KEYS[1], ARGV[1], ARGV[2])
 if refusal then return refusal end
 if state == 'sealed' then return { 'RETRY' } end
 if state == 'closed' or state == 'cancelled' then return { 'CLOSED' } end
-local layers = redis.call('HGET', KEYS[1], 'layers')
-if layers ~= ARGV[5] then return { 'LAYERS', tonumber(layers) } end
+local m = redis.call('HMGET', KEYS[1], 'layers', 'discovered')
+local layers, known = m[1], m[2]
+if layers ~= ARGV[4] then return { 'LAYERS', tonumber(layers) } end
 
-local call, unpack_bits, band, sub, floor = redis.call, struct.unpack, bit.band, string.sub, math.floor
-local H, L, exact = tonumber(ARGV[3]), tonumber(layers), ARGV[6] == '1'
-local block_bytes = 4 * tonumber(ARGV[4])
-local CHUNK, PIECE_CHUNKS = 1024, 8192
-local BITS_BYTES = exact and 11 or 38
-local BLOCK_FORM = exact and '<i4' or '<i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4'
+local call, unpack_bits, band, floor = redis.call, struct.unpack, bit.band, math.floor
+local H, L, exact = tonumber(ARGV[3]), tonumber(layers), ARGV[5] == '1'
+local places, items = ARGV[8 + L], ARGV[9 + L]
+local prints = 9 + L + 2 * H   -- index in ARGV before the first fingerprint
+local N = #ARGV - prints
+local PLACE = exact and 4 + 2 * L or 50
+local CHUNK, PIECE_CHUNKS, BLOCK = 1024, 8192, 128   -- of a filter; bytes, but for PIECE_CHUNKS
+local BITS_FORM = '<I4I2Bi4Bi4Bi4Bi4Bi4Bi4Bi4Bi4'
+local BLOCK_FORM = '<i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4'
 
-local chunks, pieces = {}, {}   -- by layer, 1 = newest: how many chunks; index of its first piece in KEYS
-local buckets = 6 + H           -- index in KEYS of the first URL's first bucket
-for layer = 1, L do
-  chunks[layer] = tonumber(ARGV[8 + layer])
-  pieces[layer] = buckets
-  buckets = buckets + math.ceil(chunks[layer] / PIECE_CHUNKS)
+local function bucket_of(layer, n)
+  return 5 + H + unpack_bits('<I2', places, PLACE * (n - 1) + 3 + 2 * layer)
 end
 
-local cached = {}   -- by layer: chunk number -> its bytes, read once a script
-for layer = 1, L do cached[layer] = {} end
-local function chunk_of(layer, chunk)
-  local raw = cached[layer][chunk]
-  if not raw then
-    local at = chunk % PIECE_CHUNKS
-    raw = call('GETRANGE', KEYS[pieces[layer] + (chunk - at) / PIECE_CHUNKS], at * CHUNK, at * CHUNK + CHUNK - 1)
-    if #raw < CHUNK then raw = raw .. string.rep('\0', CHUNK - #raw) end
-    cached[layer][chunk] = raw
-  end
-  return raw
-end
-
-local function holds_exact(layer, bits)
-  local spot, block, _, mask = unpack_bits('<I4I2Bi4', bits)
-  local raw = chunk_of(layer, floor(spot * chunks[layer] / 4294967296))
-  return band(unpack_bits('<i4', raw, 4 * block + 1), mask) == mask
-end
-
-local function is_seen_bloom(bits)
-  local spot, b1, w1, m1, w2, m2, w3, m3, b2, w4, m4, w5, m5, w6, m6 =
-    unpack_bits('<I4I2Bi4Bi4Bi4I2Bi4Bi4Bi4', bits)
-  b1, b2 = 64 * b1 - 3, 64 * b2 - 3
+local function is_seen_exact(n)
+  local print = ARGV[prints + n]
   for layer = 1, L do
-    local chunk = floor(spot * chunks[layer] / 4294967296)
-    local raw = cached[layer][chunk] or chunk_of(layer, chunk)
-    if band(unpack_bits('<i4', raw, b1 + 4 * w1), m1) == m1
-      and band(unpack_bits('<i4', raw, b1 + 4 * w2), m2) == m2
-      and band(unpack_bits('<i4', raw, b1 + 4 * w3), m3) == m3
-      and band(unpack_bits('<i4', raw, b2 + 4 * w4), m4) == m4
-      and band(unpack_bits('<i4', raw, b2 + 4 * w5), m5) == m5
-      and band(unpack_bits('<i4', raw, b2 + 4 * w6), m6) == m6 then
+    if call('SISMEMBER', KEYS[bucket_of(layer, n)], print) == 1 then return true end
+  end
+  return false
+end
+
+local chunks, pieces = {}, {}   -- of filters, by layer, 1 = newest: how many; index in KEYS of the first piece
+local key = 6 + H
+for layer = 1, L do
+  chunks[layer], pieces[layer] = tonumber(ARGV[7 + layer]), key
+  key = key + math.ceil(chunks[layer] / PIECE_CHUNKS)
+end
+
+-- Where a block is in a layer: index of its piece in KEYS, its first byte there.
+local function spot_of(layer, spot, block)
+  local chunk = floor(spot * chunks[layer] / 4294967296)
+  local at = chunk % PIECE_CHUNKS
+  return pieces[layer] + (chunk - at) / PIECE_CHUNKS, at * CHUNK + block * BLOCK
+end
+
+local function block_of(piece, first)
+  local raw = call('GETRANGE', KEYS[piece], first, first + BLOCK - 1)
+  return #raw == BLOCK and raw or raw .. string.rep('\0', BLOCK - #raw)
+end
+
+local blocks = {}   -- of URLs that are not seen, by URL: its block in the newest layer
+local function is_seen_bloom(n)
+  local newest
+  local spot, block, w1, m1, w2, m2, w3, m3, w4, m4, w5, m5, w6, m6, w7, m7, w8, m8 =
+    unpack_bits(BITS_FORM, places, PLACE * (n - 1) + 5)
+  for layer = 1, L do
+    local raw = block_of(spot_of(layer, spot, block))
+    newest = newest or raw
+    if band(unpack_bits('<i4', raw, 4 * w1 - 3), m1) == m1
+      and band(unpack_bits('<i4', raw, 4 * w2 - 3), m2) == m2
+      and band(unpack_bits('<i4', raw, 4 * w3 - 3), m3) == m3
+      and band(unpack_bits('<i4', raw, 4 * w4 - 3), m4) == m4
+      and band(unpack_bits('<i4', raw, 4 * w5 - 3), m5) == m5
+      and band(unpack_bits('<i4', raw, 4 * w6 - 3), m6) == m6
+      and band(unpack_bits('<i4', raw, 4 * w7 - 3), m7) == m7
+      and band(unpack_bits('<i4', raw, 4 * w8 - 3), m8) == m8 then
       return true
     end
   end
+  blocks[n] = newest
   return false
 end
 
-local function is_seen_exact(n, fingerprint, bits)
-  local at = buckets + (n - 1) * L
-  if call('SISMEMBER', KEYS[at], fingerprint) == 1 then return true end
-  for layer = 2, L do
-    if holds_exact(layer, bits) and call('SISMEMBER', KEYS[at + layer - 1], fingerprint) == 1 then return true end
-  end
-  return false
-end
-
-local counted, fresh, queued, taken = {}, {}, {}, {}   -- counted: fingerprints for the hll
-local first_url = 9 + L + 2 * H   -- index in ARGV
-local n, at = 0, first_url
+local is_seen = exact and is_seen_exact or is_seen_bloom
+local fresh, fresh_prints, taken, queued, hosts = {}, {}, {}, {}, {}   -- queued: by host with something new, its items
+local n, item_at = 0, 1
 for h = 1, H do
-  for _ = 1, tonumber(ARGV[8 + L + 2 * h]) do
-    local fingerprint, bits = ARGV[at], ARGV[at + 1]
+  local list = {}
+  for _ = 1, tonumber(ARGV[9 + L + 2 * h]) do
     n = n + 1
-    local is_seen
-    if exact then
-      is_seen = is_seen_exact(n, fingerprint, bits)
-    else
-      is_seen = is_seen_bloom(bits)
-      counted[n] = fingerprint
-    end
-    if not is_seen and not taken[fingerprint] then
-      taken[fingerprint] = true
+    local print, size = ARGV[prints + n], unpack_bits('<I4', places, PLACE * (n - 1) + 1)
+    if not is_seen(n) and not taken[print] then
+      taken[print] = true
       fresh[#fresh + 1] = n
-      if exact then counted[#fresh] = fingerprint end
-      local list = queued[h]
-      if not list then list = {}; queued[h] = list end
-      list[#list + 1] = sub(bits, BITS_BYTES + 1)
+      fresh_prints[#fresh] = print
+      list[#list + 1] = string.sub(items, item_at, item_at + size - 1)
     end
-    at = at + 2
+    item_at = item_at + size
+  end
+  if #list > 0 then
+    queued[h] = list
+    hosts[#hosts + 1] = ARGV[8 + L + 2 * h]
   end
 end
 
 -- Most offers bring nothing new; they change nothing, so that the server has nothing to sync to its disk.
--- A fingerprint that was confirmed is in the hll since it was admitted.
-for i = 1, #counted, 1000 do call('PFADD', KEYS[4], unpack(counted, i, math.min(i + 999, #counted))) end
-if #fresh == 0 then return { 'OK', 0, tonumber(call('HGET', KEYS[1], 'discovered')) } end
+-- A fingerprint that was found is in the hll since it was admitted; where a filter may err, all are counted.
+if exact then
+  in_steps('PFADD', KEYS[4], fresh_prints)
+else
+  for i = prints + 1, #ARGV, 1000 do call('PFADD', KEYS[4], unpack(ARGV, i, math.min(i + 999, #ARGV))) end
+end
+if #fresh == 0 then return { 'OK', 0, tonumber(known) } end
 
-local now = now_ms(KEYS[1])
-for h, items in pairs(queued) do
-  for i = 1, #items, 1000 do
-    call('RPUSH', KEYS[5 + h], unpack(items, i, math.min(i + 999, #items)))
+for h, list in pairs(queued) do in_steps('RPUSH', KEYS[5 + h], list) end
+make_new_ready(KEYS[2], KEYS[3], KEYS[5], hosts, tonumber(ARGV[6]), now_ms(KEYS[1]))
+
+local function admit_exact()
+  local added = {}   -- by bucket
+  for i, n in ipairs(fresh) do
+    local bucket = bucket_of(1, n)
+    local list = added[bucket]
+    if list then list[#list + 1] = fresh_prints[i] else added[bucket] = { fresh_prints[i] } end
   end
-  local host = ARGV[7 + L + 2 * h]
-  if not call('ZSCORE', KEYS[2], host) then
-    ready_if_free(KEYS[2], KEYS[3], KEYS[5], host, tonumber(ARGV[7]), now)
-  end
+  for bucket, list in pairs(added) do in_steps('SADD', KEYS[bucket], list) end
 end
 
-local blocks, dirty = {}, {}   -- first byte of a block in its layer -> its words; in order of first use
-local function set_bits(base, words, from, bits)
-  local block = blocks[base]
-  if not block then
-    block = { unpack_bits(BLOCK_FORM, chunk_of(1, floor(base / CHUNK)), base % CHUNK + 1) }
-    blocks[base] = block
-    dirty[#dirty + 1] = base
-  end
-  for pair = 0, words - 1 do
-    local word, mask = unpack_bits('<Bi4', bits, from + 5 * pair)
-    block[word] = bit.bor(block[word], mask)
-  end
-end
-for _, url in ipairs(fresh) do
-  local bits = ARGV[first_url + 2 * url - 1]
-  local spot, block = unpack_bits('<I4I2', bits)
-  local base = floor(spot * chunks[1] / 4294967296) * CHUNK
-  if exact then
-    set_bits(base + block * block_bytes, 1, 7, bits)
-    call('SADD', KEYS[buckets + (url - 1) * L], ARGV[first_url + 2 * url - 2])
-  else
-    set_bits(base + block * block_bytes, 3, 7, bits)
-    set_bits(base + unpack_bits('<I2', bits, 22) * block_bytes, 3, 24, bits)
-  end
-end
 local whole = {}   -- pieces that are allocated at their full size: growing bit by bit would double it
-for _, base in ipairs(dirty) do
-  local inside = base % (PIECE_CHUNKS * CHUNK)
-  local piece = (base - inside) / (PIECE_CHUNKS * CHUNK)
-  if not whole[piece] then
-    local size = math.min(chunks[1] - piece * PIECE_CHUNKS, PIECE_CHUNKS) * CHUNK
-    if call('STRLEN', KEYS[pieces[1] + piece]) < size then
-      call('SETRANGE', KEYS[pieces[1] + piece], size - 1, '\0')
-    end
-    whole[piece] = true
-  end
-  call('SETRANGE', KEYS[pieces[1] + piece], inside, struct.pack(BLOCK_FORM, unpack(blocks[base])))
+local function make_whole(piece)
+  if whole[piece] then return end
+  local size = math.min(chunks[1] - (piece - pieces[1]) * PIECE_CHUNKS, PIECE_CHUNKS) * CHUNK
+  if call('STRLEN', KEYS[piece]) < size then call('SETRANGE', KEYS[piece], size - 1, '\0') end
+  whole[piece] = true
 end
+
+local function admit_bloom()
+  local changed = {}   -- by place: piece, first byte, words of a block
+  for _, n in ipairs(fresh) do
+    local bits = { unpack_bits(BITS_FORM, places, PLACE * (n - 1) + 5) }
+    local piece, first = spot_of(1, bits[1], bits[2])
+    local place = piece * CHUNK * PIECE_CHUNKS + first
+    local block = changed[place]
+    if not block then
+      block = { piece, first, { unpack_bits(BLOCK_FORM, blocks[n]) } }
+      changed[place] = block
+    end
+    local words = block[3]
+    for at = 3, 17, 2 do words[bits[at]] = bit.bor(words[bits[at]], bits[at + 1]) end
+  end
+  for _, block in pairs(changed) do
+    local piece, words = block[1], block[3]
+    make_whole(piece)
+    call('SETRANGE', KEYS[piece], block[2], struct.pack(BLOCK_FORM, unpack(words, 1, 32)))
+  end
+end
+
+if exact then admit_exact() else admit_bloom() end
 local discovered = call('HINCRBY', KEYS[1], 'discovered', #fresh)
 call('HINCRBY', KEYS[1], 'queued', #fresh)
-if call('HINCRBY', KEYS[1], 'inserted', #fresh) >= tonumber(ARGV[8]) then
+if call('HINCRBY', KEYS[1], 'inserted', #fresh) >= tonumber(ARGV[7]) then
   call('HSET', KEYS[1], 'inserted', 0)
   call('HINCRBY', KEYS[1], 'layers', 1)
 end

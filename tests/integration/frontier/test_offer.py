@@ -109,33 +109,21 @@ async def test_urls_in_older_layers_are_found(make_shard: MakeShard) -> None:
     await shard.assert_sound()
 
 
-async def test_a_false_hit_of_the_filter_loses_nothing_in_exact_mode(make_shard: MakeShard) -> None:
-    """A filter whose every bit is set says "seen" to everything; the fingerprints decide."""
-    shard = await make_shard().create()
-    await shard.offer(page(0))
-    await shard.client.commands([("HSET", shard.keys.meta, "layers", 2)])
-    name = shard.keys.filter_piece(0, 0)
-    await shard.client.commands([("SET", name, b"\xff" * capacity(0))])
-    assert await shard.offer(*pages(300)) == Offered(299, 300)
-    assert await shard.offer(*pages(300)) == Offered(0, 300)
-
-
-async def test_without_confirmation_a_false_hit_is_what_loses_a_url(make_shard: MakeShard) -> None:
-    """So the filter is asked, and the fingerprints of mode exact are what saves it there."""
+async def test_a_false_hit_of_the_filter_is_what_loses_a_url(make_shard: MakeShard) -> None:
+    """One whose every bit is set says "seen" to everything."""
     shard = await make_shard(seen="bloom").create()
     await shard.client.commands([("SET", shard.keys.filter_piece(0, 0), b"\xff" * 40_000)])
     assert await shard.offer(*pages(300)) == Offered(0, 0)
 
 
-async def test_an_older_layer_is_asked_only_where_its_filter_says_seen(
-    make_shard: MakeShard,
-) -> None:
-    """Taking the bits of its filter away makes what is known there new again."""
+async def test_mode_exact_knows_a_url_by_its_fingerprint_alone(make_shard: MakeShard) -> None:
+    """Taking the buckets of an older layer away makes what is known there new again."""
     shard = await make_shard().create()
     await shard.offer(*pages(50))
     await shard.client.commands([("HSET", shard.keys.meta, "layers", 2)])
     assert (await shard.offer(*pages(50))).admitted == 0
-    await shard.client.commands([("DEL", shard.keys.filter_piece(0, 0))])
+    buckets = [shard.keys.fingerprints(0, bucket) for bucket in range(16)]
+    await shard.client.commands([("DEL", *buckets)])
     assert (await shard.offer(*pages(50))).admitted == 50
 
 
