@@ -96,6 +96,15 @@ def _shared_prefix(one: str, other: str) -> int:
     return low
 
 
+def may_have_owners(raw: bytes) -> bool:
+    """Tell whether an item may have outlived owners, by the length of its array alone."""
+    return raw[0] not in _WITHOUT_OWNERS
+
+
+_WITHOUT_OWNERS = (0x92, 0x94)
+"""How an array of two, or of four, begins: no owners are written."""
+
+
 def decode(host: HostKey, raw: bytes) -> Item:
     """Return the item that lay in the queue of ``host``.
 

@@ -103,7 +103,6 @@ class _Lost(NamedTuple):
 
     claim: int
     owner: int
-    host: HostKey
     item: bytes
 
 
@@ -177,24 +176,27 @@ class TaskFrontier:
         Returns:
             How many URLs went back to their queues.
         """
-        lost: list[_Lost] = []
+        # Host by host, so that a call touches few queues.
+        lost: dict[bytes, list[_Lost]] = {}
         cursor: bytes | int = 0
         while True:
             ((cursor, flat),) = await self._client.commands(
                 [("HSCAN", self._keys.in_flight, cursor, "COUNT", 2 * RECOVER_BATCH)]
             )
-            lost += [
-                _parse_entry(int(flat[at]), flat[at + 1])
-                for at in range(0, len(flat), 2)
-                if self._is_lost(int(flat[at]), flat[at + 1], held)
-            ]
+            for number, entry in zip(map(int, flat[::2]), flat[1::2], strict=True):
+                if self._is_lost(number, entry, held):
+                    owner, host, item = entry.split(b"\n", 2)
+                    lost.setdefault(host, []).append(_Lost(number, int(owner), item))
             if int(cursor) == 0:
                 break
-        # Host by host, so that a call touches few queues; the last claimed first, since each goes
-        # to the front.
-        lost.sort(key=lambda one: (one.host, -one.claim))
+        in_order: list[tuple[HostKey, _Lost]] = []
+        for raw_host, ones in lost.items():
+            host_key = HostKey(raw_host.decode())
+            # The last claimed first, since each goes to the front.
+            in_order += [(host_key, one) for one in sorted(ones, reverse=True)]
         requeued = 0
-        batches = [lost[at : at + RECOVER_BATCH] for at in range(0, len(lost), RECOVER_BATCH)]
+        starts = range(0, len(in_order), RECOVER_BATCH)
+        batches = [in_order[at : at + RECOVER_BATCH] for at in starts]
         for start in range(0, len(batches), RECOVER_AT_ONCE):  # the server works while we pack
             together = batches[start : start + RECOVER_AT_ONCE]
             answers = await asyncio.gather(*(self._requeue(one, dead_below) for one in together))
@@ -208,11 +210,14 @@ class TaskFrontier:
         is_recent = claim > self._adoption and entry.startswith(b"%d\n" % self.token)
         return not is_recent and claim not in held
 
-    async def _requeue(self, lost: Sequence[_Lost], dead_below: int) -> int | Refusal:
+    async def _requeue(
+        self, lost: Sequence[tuple[HostKey, _Lost]], dead_below: int
+    ) -> int | Refusal:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = []
-        for number, owner, host, raw in lost:
-            item = raw if owner == self.token else _blamed(host, raw, is_due=owner >= dead_below)
+        for host, (number, owner, raw) in lost:
+            is_own = owner == self.token
+            item = b"" if is_own else _blamed(host, raw, is_due=owner >= dead_below)
             args += (number, queues.index(host), item)
         head = [self._spec.per_host, self._lasts_ms]
         call = self._call(
@@ -398,22 +403,19 @@ class TaskFrontier:
 
 
 def _blamed(host: HostKey, raw: bytes, *, is_due: bool) -> bytes:
-    """Return the item of a URL that an owner lost in flight.
+    """Return the item of a URL that an owner lost in flight; empty where it stays as it is.
 
     Above ``SUSPECT_OWNERS`` only requests that were sent alone count, which is written before they
     are. Processes that were ended on purpose (not ``is_due``) say nothing against a URL.
     """
+    if not is_due and not items.may_have_owners(raw):
+        return b""
     known = items.decode(host, raw)
     if is_due:
         owners = max(known.owners, min(known.owners + 1, SUSPECT_OWNERS))
     else:
         owners = min(known.owners, SUSPECT_OWNERS)
-    return raw if owners == known.owners else items.encode(known._replace(owners=owners))
-
-
-def _parse_entry(claim: int, entry: bytes) -> _Lost:
-    owner, host, item = entry.split(b"\n", 2)
-    return _Lost(claim, int(owner), HostKey(host.decode()), item)
+    return b"" if owners == known.owners else items.encode(known._replace(owners=owners))
 
 
 def item_of(claim: Claim) -> Item:
