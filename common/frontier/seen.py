@@ -7,11 +7,12 @@ Mode ``exact``: buckets of 64-bit fingerprints, sets of integers that Redis pack
 begins with the same bits.
 
 Mode ``bloom``: a Bloom filter, at as many bits a URL as the stated rate needs. It is cut into
-chunks of 1 KB and these into blocks; a URL chooses a block, eight words in it, and sets two bits in
-each. What that costs is one read a URL and layer, not one a bit. The rates of all layers add up;
-each of the first eight may use an eighth of it, later ones ever less, so that the sum stays below.
-Strings hold at most 8 MB, because allocating a larger one would block the server. Just after a
-layer was begun its filter is larger than what is in it: up to four times what all URLs need.
+chunks, these into blocks and these into eight parts of six words; a URL chooses a block, a word in
+each of its parts, and sets two bits in each. What that costs is one read a URL and layer, not one a
+bit. The rates of all layers add up; each of the first eight may use an eighth of it, later ones
+ever less, so that the sum stays below. Strings are a little smaller than 8 MB, because allocating a
+larger one would block the server. Just after a layer was begun its filter is larger than what is in
+it: up to four times what all URLs need.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from common.frontier.keys import TaskKeys
 
 Mode = Literal["exact", "bloom"]
 
-CHUNK_BYTES = 1024
+CHUNK_BYTES = 768
 PIECE_CHUNKS = 8 * 1024 * 1024 // CHUNK_BYTES
 BUCKET_URLS = 384
 """Mean fingerprints a full bucket; well under the 512 up to which Redis packs a set of integers."""
@@ -39,12 +40,13 @@ FULL_SHARES = 8
 _M64 = (1 << 64) - 1
 _WORD_BITS = 32
 _BITS_A_WORD = 2
-BLOCK_WORDS = 32
 WORDS = 8
-"""Words of its block that a URL sets bits in."""
-CHUNK_BLOCKS = CHUNK_BYTES // (4 * BLOCK_WORDS)
+"""Words of its block that a URL sets bits in, one in each part."""
+PART_WORDS = 6
+BLOCK_BYTES = 4 * PART_WORDS * WORDS
+CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
 _BITS = Struct("<IH" + WORDS * "Bi")
-"""What a script is told of a URL's bits: spot, block in the chunk, then pairs of word and mask."""
+"""What a script is told of a URL's bits: spot, block in the chunk, pairs of word and mask."""
 
 
 def capacity(layer: int) -> int:
@@ -105,14 +107,14 @@ def _block_rate(mean: float) -> float:
     for count in range(int(mean + 12 * math.sqrt(mean) + 20)):
         if count:
             weight *= mean / count
-        total += weight * _word_rate(count * WORDS) ** WORDS
+        total += weight * _word_rate(count) ** WORDS
     return total
 
 
 @lru_cache(maxsize=4096)
 def _word_rate(picks: int) -> float:
-    """Return the chance that two random bits of a word are set, after picks of its block."""
-    other = 1 - 1 / BLOCK_WORDS
+    """Return the chance that two random bits of a word are set, after picks of its part."""
+    other = 1 - 1 / PART_WORDS
 
     def avoided(bits: int) -> float:
         return (other + (1 - other) * (1 - bits / _WORD_BITS) ** _BITS_A_WORD) ** picks
@@ -175,15 +177,19 @@ def fingerprint(url: str, mode: Mode) -> Print:
     if mode == "exact":
         return Print(b, b"")
     a = both & _M64
-    spot = xxhash.xxh3_64_intdigest(raw, 1) >> 32
+    other = xxhash.xxh3_64_intdigest(raw, 1)
     return Print(
         b,
         _BITS.pack(
-            spot, a >> 60 & 7,
-            (a & 31) + 1, _MASKS[a >> 5 & 1023], (a >> 15 & 31) + 1, _MASKS[a >> 20 & 1023],
-            (a >> 30 & 31) + 1, _MASKS[a >> 35 & 1023], (a >> 45 & 31) + 1, _MASKS[a >> 50 & 1023],
-            (b & 31) + 1, _MASKS[b >> 5 & 1023], (b >> 15 & 31) + 1, _MASKS[b >> 20 & 1023],
-            (b >> 30 & 31) + 1, _MASKS[b >> 35 & 1023], (b >> 45 & 31) + 1, _MASKS[b >> 50 & 1023],
+            other >> 32, other & 3,
+            1 + (6 * (a & 63) >> 6), _MASKS[a >> 6 & 1023],
+            7 + (6 * (a >> 16 & 63) >> 6), _MASKS[a >> 22 & 1023],
+            13 + (6 * (a >> 32 & 63) >> 6), _MASKS[a >> 38 & 1023],
+            19 + (6 * (a >> 48 & 63) >> 6), _MASKS[a >> 54],
+            25 + (6 * (b & 63) >> 6), _MASKS[b >> 6 & 1023],
+            31 + (6 * (b >> 16 & 63) >> 6), _MASKS[b >> 22 & 1023],
+            37 + (6 * (b >> 32 & 63) >> 6), _MASKS[b >> 38 & 1023],
+            43 + (6 * (b >> 48 & 63) >> 6), _MASKS[b >> 54],
         ),
     )  # fmt: skip
 
@@ -261,7 +267,7 @@ def holds(chunk: bytes | bytearray, seen: Print) -> bool:
     """Tell whether all bits of a URL are set in its chunk."""
     _, block, *pairs = _BITS.unpack(seen.bits)
     for word, mask in zip(pairs[::2], pairs[1::2], strict=True):
-        first = 4 * (block * BLOCK_WORDS + word - 1)
+        first = block * BLOCK_BYTES + 4 * (word - 1)
         raw = chunk[first : first + 4].ljust(4, b"\0")
         if int.from_bytes(raw, "little", signed=True) & mask != mask:
             return False

@@ -38,9 +38,9 @@ from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
 from common.frontier.replies import Offered, ShardState
 from common.frontier.seen import (
-    BLOCK_WORDS,
     CHUNK_BLOCKS,
     CHUNK_BYTES,
+    PART_WORDS,
     WORDS,
     SeenLayout,
     estimated_rate,
@@ -162,11 +162,14 @@ async def _report_rate(server: BenchServer, spec: JobSpec) -> None:
 
 def _chunk_rate(raw: bytes) -> float:
     """Return the chance that a URL of this chunk, hashed at random, finds all its bits set."""
-    size, hits = 4 * BLOCK_WORDS, []
-    for at in range(0, CHUNK_BYTES, size):
-        block = raw[at : at + size]
-        ones = [int.from_bytes(block[word : word + 4]).bit_count() for word in range(0, size, 4)]
-        hits.append((sum((one / 32) ** 2 for one in ones) / BLOCK_WORDS) ** WORDS)
+    part, hits = 4 * PART_WORDS, []
+    for block in range(0, CHUNK_BYTES, WORDS * part):
+        chance = 1.0
+        for at in range(block, block + WORDS * part, part):
+            words = [raw[word : word + 4] for word in range(at, at + part, 4)]
+            ones = [int.from_bytes(word).bit_count() for word in words]
+            chance *= sum((one / 32) ** 2 for one in ones) / PART_WORDS
+        hits.append(chance)
     return math.fsum(hits) / CHUNK_BLOCKS
 
 

@@ -10,7 +10,7 @@
 -- ARGV[8+L] a place of each URL, host by host        ARGV[9+L] their items, one behind the other
 -- ARGV[10+L..9+L+2H] per host: host key, its URLs    then per URL its fingerprint
 -- A place: u32 bytes of the item; exact: u16 per layer, newest first: which of the buckets; bloom: u32 spot (which
---   chunk), u16 block in the chunk, eight pairs of u8 word in the block (from 1), i32 mask
+--   chunk), u16 block in the chunk, eight pairs of u8 word in the block (from 1, rising), i32 mask
 -- Returns {OK, admitted, discovered} | {LAYERS, L} (ask again for L layers) | {RETRY} (sealed)
 --   | {CLOSED} | MISSING | VERSION | RUN
 -- Invariants: the seen-set is read before the first write; queue, then seen-set, then counters are written.
@@ -30,9 +30,9 @@ local places, items = ARGV[8 + L], ARGV[9 + L]
 local prints = 9 + L + 2 * H   -- index in ARGV before the first fingerprint
 local N = #ARGV - prints
 local PLACE = exact and 4 + 2 * L or 50
-local CHUNK, PIECE_CHUNKS, BLOCK = 1024, 8192, 128   -- of a filter; bytes, but for PIECE_CHUNKS
+local CHUNK, PIECE_CHUNKS, BLOCK = 768, 10922, 192   -- of a filter; bytes, but for PIECE_CHUNKS
+local BLOCK_FORM = '<' .. string.rep('i4', 48)
 local BITS_FORM = '<I4I2Bi4Bi4Bi4Bi4Bi4Bi4Bi4Bi4'
-local BLOCK_FORM = '<i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4i4'
 
 local function bucket_of(layer, n)
   return 5 + H + unpack_bits('<I2', places, PLACE * (n - 1) + 3 + 2 * layer)
@@ -132,32 +132,34 @@ local function admit_exact()
   for bucket, list in pairs(added) do in_steps('SADD', KEYS[bucket], list) end
 end
 
-local whole = {}   -- pieces that are allocated at their full size: growing bit by bit would double it
+-- Allocates a piece at its full size: growing bit by bit would double it.
 local function make_whole(piece)
-  if whole[piece] then return end
   local size = math.min(chunks[1] - (piece - pieces[1]) * PIECE_CHUNKS, PIECE_CHUNKS) * CHUNK
   if call('STRLEN', KEYS[piece]) < size then call('SETRANGE', KEYS[piece], size - 1, '\0') end
-  whole[piece] = true
 end
 
 local function admit_bloom()
-  local changed = {}   -- by place: piece, first byte, words of a block
+  local changed = {}   -- by piece: first byte -> words of a block
   for _, n in ipairs(fresh) do
     local bits = { unpack_bits(BITS_FORM, places, PLACE * (n - 1) + 5) }
     local piece, first = spot_of(1, bits[1], bits[2])
-    local place = piece * CHUNK * PIECE_CHUNKS + first
-    local block = changed[place]
-    if not block then
-      block = { piece, first, { unpack_bits(BLOCK_FORM, blocks[n]) } }
-      changed[place] = block
+    local inside = changed[piece]
+    if not inside then
+      make_whole(piece)
+      inside = {}
+      changed[piece] = inside
     end
-    local words = block[3]
+    local words = inside[first]
+    if not words then
+      words = { unpack_bits(BLOCK_FORM, blocks[n]) }
+      inside[first] = words
+    end
     for at = 3, 17, 2 do words[bits[at]] = bit.bor(words[bits[at]], bits[at + 1]) end
   end
-  for _, block in pairs(changed) do
-    local piece, words = block[1], block[3]
-    make_whole(piece)
-    call('SETRANGE', KEYS[piece], block[2], struct.pack(BLOCK_FORM, unpack(words, 1, 32)))
+  for piece, inside in pairs(changed) do
+    for first, words in pairs(inside) do
+      call('SETRANGE', KEYS[piece], first, struct.pack(BLOCK_FORM, unpack(words, 1, 48)))
+    end
   end
 end
 
