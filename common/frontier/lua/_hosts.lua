@@ -46,20 +46,23 @@ local function ready_if_free(ready, pace, busy, host, per_host, now)
   if tonumber(redis.call('HGET', busy, host) or 0) < per_host then make_ready(ready, pace, host, now) end
 end
 
--- The same for many hosts, in a few commands; those that are in `ready` stay there as they are.
-local function make_new_ready(ready, pace, busy, hosts, per_host, now)
-  local new, set, now_text = {}, {}, string.format('%.0f', now)
-  for n, due in ipairs(answers('ZMSCORE', ready, hosts)) do
-    if not due then new[#new + 1] = hosts[n] end
-  end
-  local rests = answers('ZMSCORE', pace, new)
-  for n, used in ipairs(answers('HMGET', busy, new)) do
-    if tonumber(used or 0) < per_host then
-      set[#set + 1] = rests[n] and tonumber(rests[n]) > now and rests[n] or now_text
-      set[#set + 1] = new[n]
-    end
+-- make_ready for many hosts, in two commands.
+local function make_all_ready(ready, pace, hosts, now)
+  local set, now_text = {}, string.format('%.0f', now)
+  for n, rest in ipairs(answers('ZMSCORE', pace, hosts)) do
+    set[2 * n - 1] = rest and tonumber(rest) > now and rest or now_text
+    set[2 * n] = hosts[n]
   end
   in_steps('ZADD', ready, set)
+end
+
+-- ready_if_free for many hosts, in a few commands.
+local function make_free_ready(ready, pace, busy, hosts, per_host, now)
+  local free = {}
+  for n, used in ipairs(answers('HMGET', busy, hosts)) do
+    if tonumber(used or 0) < per_host then free[#free + 1] = hosts[n] end
+  end
+  make_all_ready(ready, pace, free, now)
 end
 
 -- Frees the slots of claims as far as they are still held; returns {host, delay, token} by claim.
@@ -73,9 +76,19 @@ local function free_slots(slots, slot, busy, claims)
   end
   in_steps('ZREM', slots, held)
   in_steps('HDEL', slot, held)
-  for host, count in pairs(by_host) do
-    if redis.call('HINCRBY', busy, host, -count) <= 0 then redis.call('HDEL', busy, host) end
+  local hosts, set, idle = {}, {}, {}
+  for host in pairs(by_host) do hosts[#hosts + 1] = host end
+  for n, used in ipairs(answers('HMGET', busy, hosts)) do
+    local left = tonumber(used or 0) - by_host[hosts[n]]
+    if left > 0 then
+      set[#set + 1] = hosts[n]
+      set[#set + 1] = left
+    else
+      idle[#idle + 1] = hosts[n]
+    end
   end
+  in_steps('HSET', busy, set)
+  in_steps('HDEL', busy, idle)
   return freed
 end
 
@@ -97,9 +110,11 @@ local function end_claims(ready, pace, slots, slot, busy, queues, first, width, 
     if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end
   end
   free_slots(slots, slot, busy, claims)
+  local queued = {}
   for host, queue in pairs(hosts) do
-    if redis.call('EXISTS', KEYS[queues + tonumber(queue)]) == 1 then make_ready(ready, pace, host, now) end
+    if redis.call('EXISTS', KEYS[queues + tonumber(queue)]) == 1 then queued[#queued + 1] = host end
   end
+  make_all_ready(ready, pace, queued, now)
 end
 
 -- An item whose URL has used up its page of the budgets at an earlier visit: an array of eleven (items.py).

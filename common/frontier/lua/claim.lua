@@ -53,11 +53,13 @@ local has_paid = paid > paid_in_flight and state ~= 'cancelled'   -- some may be
 local claims, taken, dropped_rule = {}, 0, state == 'spent' and 'max_pages' or state
 local paid_taken = 0
 local flying, over, held = {}, {}, {}   -- what goes to in_flight, slots and slot, each in one command
+local paced, readied, gone, used_now = {}, {}, {}, {}   -- likewise what changes in pace, ready (set, taken out) and busy
+local over_at, now_text = string.format('%.0f', now + hold + lasts), string.format('%.0f', now)   -- printed once
 
 local function move(host, index, items, rule)
   for _, item in ipairs(items) do
     serial = serial + 1
-    flying[#flying + 1] = serial
+    flying[#flying + 1] = string.format('%.0f', serial)
     flying[#flying + 1] = token .. '\n' .. host .. '\n' .. item
     claims[#claims + 1] = serial
     claims[#claims + 1] = index
@@ -108,18 +110,24 @@ end
 local BLOCKED_LOOK = 60000   -- a blocked host is due again after this many ms, only to be put off once more
 local has_blocked = redis.call('EXISTS', KEYS[10]) == 1
 
+local named, is_done = {}, {}
+for index = 1, hosts do named[index] = ARGV[9 + 2 * index] end
+local dues, rests = answers('ZMSCORE', KEYS[2], named), answers('ZMSCORE', KEYS[3], named)
+local busy = answers('HMGET', KEYS[6], named)
+
 for index = 1, hosts do
   local left = want - taken
   if left <= 0 then break end
-  local host, delay, queue = ARGV[9 + 2 * index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[11 + index]
-  local due = tonumber(redis.call('ZSCORE', KEYS[2], host) or 'inf')
+  local host, delay, queue = named[index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[11 + index]
+  local due = is_done[host] and math.huge or tonumber(dues[index] or 'inf')   -- named twice: once is enough
+  is_done[host] = true
   local pages = per_host_pages > 0 and tonumber(redis.call('HGET', KEYS[9], host) or 0) or 0
   local is_over = dropping or (per_host_pages > 0 and pages >= per_host_pages)
   if is_over then
     local count = has_paid and unpaid(queue, left) or left
     local items = count > 0 and redis.call('LPOP', queue, count)
     if items then move(host, index, items, dropping and dropped_rule or 'max_pages_per_host') end
-    if redis.call('EXISTS', queue) == 0 then redis.call('ZREM', KEYS[2], host) end
+    if redis.call('EXISTS', queue) == 0 then gone[#gone + 1] = host end
     left = want - taken
   end
   if is_over and not (has_paid and left > 0 and redis.call('EXISTS', queue) == 1) then
@@ -127,34 +135,45 @@ for index = 1, hosts do
   elseif has_blocked and redis.call('SISMEMBER', KEYS[10], host) == 1 then
     redis.call('ZADD', KEYS[2], 'XX', now + BLOCKED_LOOK, host)
   elseif due <= now and now >= quiet then
-    local used, room = tonumber(redis.call('HGET', KEYS[6], host) or 0), room_of(host, pages)
+    local used, room = tonumber(busy[index] or 0), room_of(host, pages)
     local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)))
     if delay > 0 then take = math.min(take, 1) end
     local fresh = is_over and 0 or math.min(take, allowance, room)   -- of these, how many use up a page of the budgets
     if has_paid and take > 0 then take, fresh = passing(queue, take, fresh) else take = fresh end
     local items = take > 0 and redis.call('LPOP', queue, take)
     if items then
-      local before = serial
+      local first, slot = #flying + 1, token .. ' ' .. delay .. ' ' .. host
       move(host, index, items, '')
-      for claim = before + 1, serial do
-        over[#over + 1] = now + hold + lasts
-        over[#over + 1] = claim
-        held[#held + 1] = claim
-        held[#held + 1] = token .. ' ' .. delay .. ' ' .. host
+      for at = first, #flying, 2 do
+        over[#over + 1] = over_at
+        over[#over + 1] = flying[at]
+        held[#held + 1] = flying[at]
+        held[#held + 1] = slot
       end
       if not has_paid then fresh = #items end
       allowance = allowance - fresh
       room = room - fresh
-      used = redis.call('HINCRBY', KEYS[6], host, #items)
-      if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
+      used = used + #items
+      used_now[#used_now + 1] = host
+      used_now[#used_now + 1] = used
+      if delay > 0 then
+        paced[#paced + 1] = now + delay + 1   -- as in postpone
+        paced[#paced + 1] = host
+      end
     end
     if used >= per_host or (room <= 0 and not (has_paid and items)) or redis.call('EXISTS', queue) == 0 then
-      redis.call('ZREM', KEYS[2], host)
+      gone[#gone + 1] = host
     elseif items then
-      make_ready(KEYS[2], KEYS[3], host, now)
+      local at = math.max(tonumber(rests[index] or 0), delay > 0 and now + delay + 1 or 0)
+      readied[#readied + 1] = at > now and at or now_text
+      readied[#readied + 1] = host
     end
   end
 end
+for i = 1, #paced, 1000 do redis.call('ZADD', KEYS[3], 'GT', unpack(paced, i, math.min(i + 999, #paced))) end
+in_steps('ZADD', KEYS[2], readied)
+in_steps('ZREM', KEYS[2], gone)
+in_steps('HSET', KEYS[6], used_now)
 if taken > 0 then
   in_steps('HSET', KEYS[7], flying)
   in_steps('ZADD', KEYS[4], over)

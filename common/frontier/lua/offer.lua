@@ -120,7 +120,11 @@ end
 if #fresh == 0 then return { 'OK', 0, tonumber(known) } end
 
 for h, list in pairs(queued) do in_steps('RPUSH', KEYS[5 + h], list) end
-make_new_ready(KEYS[2], KEYS[3], KEYS[5], hosts, tonumber(ARGV[6]), now_ms(KEYS[1]))
+local new = {}   -- those that are in `ready` stay there as they are
+for i, due in ipairs(answers('ZMSCORE', KEYS[2], hosts)) do
+  if not due then new[#new + 1] = hosts[i] end
+end
+make_free_ready(KEYS[2], KEYS[3], KEYS[5], new, tonumber(ARGV[6]), now_ms(KEYS[1]))
 
 local function admit_exact()
   local added = {}   -- by bucket

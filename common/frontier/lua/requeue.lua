@@ -51,7 +51,7 @@ for _, one in ipairs(alive) do
     if delay > 0 then postpone(KEYS[2], KEYS[3], one[2], tonumber(last) - tonumber(ARGV[6]) + delay) end
   end
 end
-for _, host in ipairs(hosts) do ready_if_free(KEYS[2], KEYS[3], KEYS[6], host, per_host, now) end
+make_free_ready(KEYS[2], KEYS[3], KEYS[6], hosts, per_host, now)
 if paid > 0 then redis.call('HINCRBY', KEYS[1], 'paid_in_flight', -paid) end
 if #taken > 0 then
   redis.call('HINCRBY', KEYS[1], 'in_flight', -#taken)
