@@ -167,6 +167,8 @@ def signed(unsigned: int) -> int:
 _BIT = [1 << at if at < 31 else -(1 << 31) for at in range(32)]
 _MASKS = [_BIT[at & 31] | _BIT[at >> 5] for at in range(1 << 10)]
 """The words of Lua's bit library are signed."""
+_WORD = [1 + (PART_WORDS * at >> 6) for at in range(64)]
+"""Which word of a part, from 1."""
 
 
 def fingerprint(url: str, mode: Mode) -> Print:
@@ -178,20 +180,14 @@ def fingerprint(url: str, mode: Mode) -> Print:
         return Print(b, b"")
     a = both & _M64
     other = xxhash.xxh3_64_intdigest(raw, 1)
-    return Print(
-        b,
-        _BITS.pack(
-            other >> 32, other & 3,
-            1 + (6 * (a & 63) >> 6), _MASKS[a >> 6 & 1023],
-            7 + (6 * (a >> 16 & 63) >> 6), _MASKS[a >> 22 & 1023],
-            13 + (6 * (a >> 32 & 63) >> 6), _MASKS[a >> 38 & 1023],
-            19 + (6 * (a >> 48 & 63) >> 6), _MASKS[a >> 54],
-            25 + (6 * (b & 63) >> 6), _MASKS[b >> 6 & 1023],
-            31 + (6 * (b >> 16 & 63) >> 6), _MASKS[b >> 22 & 1023],
-            37 + (6 * (b >> 32 & 63) >> 6), _MASKS[b >> 38 & 1023],
-            43 + (6 * (b >> 48 & 63) >> 6), _MASKS[b >> 54],
-        ),
+    bits = _BITS.pack(
+        other >> 32, other & 3,
+        _WORD[a & 63], _MASKS[a >> 6 & 1023], 6 + _WORD[a >> 16 & 63], _MASKS[a >> 22 & 1023],
+        12 + _WORD[a >> 32 & 63], _MASKS[a >> 38 & 1023], 18 + _WORD[a >> 48 & 63], _MASKS[a >> 54],
+        24 + _WORD[b & 63], _MASKS[b >> 6 & 1023], 30 + _WORD[b >> 16 & 63], _MASKS[b >> 22 & 1023],
+        36 + _WORD[b >> 32 & 63], _MASKS[b >> 38 & 1023], 42 + _WORD[b >> 48 & 63], _MASKS[b >> 54],
     )  # fmt: skip
+    return Print(b, bits)
 
 
 class SeenLayout:

@@ -67,12 +67,17 @@ end
 
 -- Frees the slots of claims as far as they are still held; returns {host, delay, token} by claim.
 local function free_slots(slots, slot, busy, claims)
-  local freed, held, by_host = get_all(slot, claims), {}, {}
+  local freed, held, by_host, parsed = get_all(slot, claims), {}, {}, {}   -- claims of one host have equal values
   for claim, value in pairs(freed) do
-    local token, delay, host = string.match(value, '^(%S+) (%S+) (.*)$')
+    local one = parsed[value]
+    if not one then
+      local token, delay, host = string.match(value, '^(%S+) (%S+) (.*)$')
+      one = { host, tonumber(delay), tonumber(token) }
+      parsed[value] = one
+    end
     held[#held + 1] = claim
-    freed[claim] = { host, tonumber(delay), tonumber(token) }
-    by_host[host] = (by_host[host] or 0) + 1
+    freed[claim] = one
+    by_host[one[1]] = (by_host[one[1]] or 0) + 1
   end
   in_steps('ZREM', slots, held)
   in_steps('HDEL', slot, held)

@@ -41,8 +41,12 @@ for at = 7, #ARGV, 3 do
 end
 for queue, list in pairs(queued) do in_steps('LPUSH', KEYS[7 + queue], list) end
 in_steps('HDEL', KEYS[7], taken)
+local rests = {}   -- by host
 for _, freed in pairs(free_slots(KEYS[4], KEYS[5], KEYS[6], over)) do
-  if freed[2] > 0 then postpone(KEYS[2], KEYS[3], freed[1], now + freed[2]) end
+  rests[freed[1]] = math.max(rests[freed[1]] or 0, freed[2])
+end
+for host, delay in pairs(rests) do
+  if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end
 end
 for _, one in ipairs(alive) do
   local last = redis.call('ZSCORE', KEYS[4], one[1])
