@@ -103,7 +103,7 @@ class DataServer:
                     loaded[one.script].sha,
                     len(one.keys),
                     *one.keys,
-                    *map(link.filled, one.args),
+                    *link.filled(one.args),
                 )
                 for one in calls
             ]

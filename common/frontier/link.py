@@ -55,11 +55,10 @@ class Link:
         self.cannot_wait = False
         """The server is too old to be asked when its log is synced."""
 
-    def filled(self, arg: str | bytes | int) -> str | bytes | int:
-        """Return an argument of a call, placeholders replaced."""
-        if arg is RUN:
-            return self.run_id
-        return self.born_ms if arg is BORN else arg
+    def filled(self, args: list[str | bytes | int]) -> list[str | bytes | int]:
+        """Return the arguments of a call, placeholders replaced."""
+        run, born = self.run_id, self.born_ms
+        return [run if arg is RUN else born if arg is BORN else arg for arg in args]
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands together and return their replies, of which some may be errors."""

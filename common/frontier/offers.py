@@ -17,7 +17,7 @@ from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.replies import Offered, Refusal, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
-from common.frontier.seen import Buckets, SeenLayout, capacity, fingerprint
+from common.frontier.seen import Buckets, SeenLayout, capacity, fingerprint, signed
 from common.model.ids import HostKey, JobId, Task
 from common.model.job import JobSpec
 from common.web.url import host_key
@@ -129,7 +129,7 @@ class Offers:
                 seen, raw = fingerprint(item.identity, layout.mode), items.encode(item)
                 places += (begin_of_place(len(raw), *buckets.numbers(seen)), seen.bits)
                 queued.append(raw)
-                prints.append(seen.fingerprint)
+                prints.append(signed(seen.unsigned))
         args: list[str | bytes | int] = [
             LAYOUT_VERSION, RUN, len(by_host), layers, int(layout.mode == "exact"), self._per_host,
             capacity(layers - 1), *map(layout.chunks, newest_first),
