@@ -491,8 +491,8 @@ GUARDS = {
     ),
     "P18-first": Guard(
         "depth and referrer are those of the first admission",
-        (Patch(_LUA + "offer.lua", "if not is_seen and not taken[fingerprint] then",
-               "if not taken[fingerprint] then"),),
+        (Patch(_LUA + "offer.lua", "if not is_seen(n) and not taken[print] then",
+               "if not taken[print] then"),),
         "integration/frontier/test_offer.py::test_referrer_and_depth_of_the_first_offer_stay",
     ),
     "P18-trim": Guard(

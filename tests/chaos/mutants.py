@@ -185,7 +185,7 @@ MUTANTS = {
                "if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end",
                ""),
          Patch(_LUA + "claim.lua",
-               "if delay > 0 then postpone(KEYS[2], KEYS[3], host, now + delay) end", "")),
+               "local rest = items and delay > 0 and now + delay + 1 or 0", "local rest = 0")),
         frozenset({"impolite"}),
     ),
 }  # fmt: skip

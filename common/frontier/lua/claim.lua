@@ -156,15 +156,16 @@ for index = 1, hosts do
       used = used + #items
       used_now[#used_now + 1] = host
       used_now[#used_now + 1] = used
-      if delay > 0 then
-        paced[#paced + 1] = now + delay + 1   -- as in postpone
-        paced[#paced + 1] = host
-      end
+    end
+    local rest = items and delay > 0 and now + delay + 1 or 0   -- as postpone has it
+    if rest > 0 then
+      paced[#paced + 1] = rest
+      paced[#paced + 1] = host
     end
     if used >= per_host or (room <= 0 and not (has_paid and items)) or redis.call('EXISTS', queue) == 0 then
       gone[#gone + 1] = host
     elseif items then
-      local at = math.max(tonumber(rests[index] or 0), delay > 0 and now + delay + 1 or 0)
+      local at = math.max(tonumber(rests[index] or 0), rest)
       readied[#readied + 1] = at > now and at or now_text
       readied[#readied + 1] = host
     end
