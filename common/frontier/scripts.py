@@ -22,7 +22,7 @@ NAMES = (
 LAYOUT_VERSION = "3"
 """Version of keys, items and hash a job is pinned to; scripts refuse another one.
 
-3: mode ``exact`` has no filter, and a filter sets all bits of a URL in one block (ADR 18)."""
+3: mode ``exact`` has no filter, and a filter sets all bits of a URL in one block (ADR 19)."""
 
 
 class Script(NamedTuple):
