@@ -18,7 +18,10 @@ from worker.fetch_errors import BadEncodingFault, TooLargeFault
 
 _MAX_STACKED: Final = 4
 _MAX_MEMBERS: Final = 1000
-"""Each further member copies what follows it: a long row of empty ones would be slow to read."""
+"""Each further member takes its time: a long row of empty ones would be slow to read."""
+_PIECE_BYTES: Final = 65_536
+"""Handed to a member at once: what follows its end in there is copied, and an inner layer of a
+stack has all that the layer around it gave, up to the limit."""
 _ZSTD_WINDOW_LOG: Final = 23
 """8 MiB, the largest window allowed for zstd over HTTP (RFC 9659)."""
 _REGISTERED: Final = frozenset(
@@ -73,35 +76,37 @@ class _Members:
     def feed(self, data: bytes) -> bytes:
         if self._pending:
             data, self._pending = self._pending + data, b""
-        decoded = b""
-        while data and self._room > 0 and not self._ignores_rest:
-            if self._member is None and not self._begin(data):
+        parts: list[bytes] = []
+        at = 0
+        while at < len(data) and self._room > 0 and not self._ignores_rest:
+            if self._member is None and not self._begin(data, at):
                 break
+            piece = data[at : at + _PIECE_BYTES]
             try:
-                part = self._member.decompress(data, self._room)
+                part = self._member.decompress(piece, self._room)
             except _DECODER_ERRORS as error:
                 raise _undecodable(error) from error
             self._room -= len(part)
-            decoded = decoded + part if decoded else part
-            if not self._member.eof:
-                break
-            data = self._member.unused_data
-            self._member = None
-            self.is_complete = True
-        return decoded
+            parts.append(part)
+            at += len(piece)
+            if self._member.eof:
+                at -= len(self._member.unused_data)
+                self._member = None
+                self.is_complete = True
+        return b"".join(parts)
 
-    def _begin(self, data: bytes) -> bool:
-        if len(data) < 2:
-            self._pending = data
+    def _begin(self, data: bytes, at: int) -> bool:
+        if len(data) - at < 2:
+            self._pending = data[at:]
             return False
-        if self._count and (self._magic is None or not data.startswith(self._magic)):
+        if self._count and (self._magic is None or not data.startswith(self._magic, at)):
             self._ignores_rest = True
             return False
         if self._count == _MAX_MEMBERS:
             raise BadEncodingFault("the body is made of too many compressed members")
         self._count += 1
         self.is_complete = False
-        self._member = self._new_member(data)
+        self._member = self._new_member(data[at : at + 2])
         return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 import zlib
 from collections.abc import Sequence
 
@@ -93,6 +94,19 @@ def test_unfinished_body_is_not_complete() -> None:
 def test_other_bytes_are_refused(body: bytes, coding: str) -> None:
     with pytest.raises(BadEncodingFault):
         open_decoder([coding], limit_bytes=100).feed(body)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_many_members_take_about_as_long_as_one(layers: int) -> None:
+    body = gzip.compress(b"x" * 16_000, 9 if layers == 1 else 0, mtime=0) * 1000
+    for _ in range(layers - 1):
+        body = gzipped(body)
+    decoder = open_decoder(["gzip"] * layers, limit_bytes=17_000_000)
+    begin = time.process_time()
+    found = decoder.feed(body)
+    assert time.process_time() - begin < 1.5
+    assert found == b"x" * 16_000_000
+    assert decoder.is_complete
 
 
 def test_endless_row_of_empty_members_is_refused() -> None:
