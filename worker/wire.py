@@ -5,8 +5,7 @@
 * What arrives when nothing was asked for closes the connection, so that it cannot pass for the
   answer to the next request. So does what follows a body of known length in the same piece: the
   page is whole, and what is too much of it is discarded (RFC 9112, 6.3). Not seen is the start of a
-  further answer that came in one piece with the end of a chunked body; what follows it is no answer
-  then.
+  header that came in one piece with the end of a chunked body; what follows it is no answer then.
 * A body ends when its connection does, also where its framing turns out to be malformed.
 """
 
@@ -66,7 +65,16 @@ class Wire(ResponseHandler):
         super().set_response_params(**options)
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Take the header of an answer."""
+        """Take the header of an answer; one behind the answer that was asked for is dropped.
+
+        In one piece with the end of a body it comes when the connection waits for its next request
+        already: the library gave it back at the body's last byte.
+        """
+        if self._answered:
+            self.force_close()
+            if self.transport is not None:
+                self.transport.close()
+            return
         if data[0].code >= 200 or data[0].code == 101:
             self._answered, self._length = True, _length_of(data[0])
         super().feed_data(data, size)

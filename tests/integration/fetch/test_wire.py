@@ -126,6 +126,25 @@ async def test_an_answer_nobody_asked_for_is_nobodys(
     assert [(b"next", None)] * 2 == [(one.body, one.error) for one in seconds]
 
 
+@pytest.mark.parametrize("interim", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
+@pytest.mark.parametrize("head", [STATUS + b"Content-Length: 4\r\n\r\nbo", CHUNKED + b"4\r\nbo"])
+async def test_an_answer_in_one_piece_with_the_end_of_a_body_is_nobodys(
+    fetch: Fetching, head: bytes, interim: bytes
+) -> None:
+    async def split(exchange: Exchange) -> Reply:
+        await exchange.send(head)
+        await exchange.pause(0.1)
+        end = b"dy\r\n0\r\n\r\n" if head.startswith(CHUNKED) else b"dy"
+        return Reply(end + interim + EVIL)
+
+    async with RawServer({"/": split, "/next": Reply(page(b"next"))}) as server:
+        first = await fetch(server.url("/"))
+        seconds = [await fetch(server.url("/next")) for _ in range(2)]
+
+    assert (first.body, first.error) == (b"body", None)
+    assert [(b"next", None)] * 2 == [(one.body, one.error) for one in seconds]
+
+
 LONG = b"<title>" + b"x" * 500_000
 EXCESS: dict[str, tuple[bytes, bytes, bytes]] = {
     "of a short page": (page(PAGE), b"more than was announced", PAGE),
