@@ -119,7 +119,11 @@ class Aside:
 async def _start() -> Process:
     command = module_command("worker.reader")
     environment = child_environment(os.environ)
-    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment)
+    # In a session of its own, so that Ctrl-C in the worker's terminal does not reach it: the worker
+    # still needs it for what is in flight.
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, env=environment, start_new_session=True
+    )
 
 
 async def _kill(process: Process) -> None:

@@ -8,11 +8,13 @@ never has to take in a million at once.
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
 import struct
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -29,6 +31,8 @@ PART: Final = 2_000
 """Links a message; taking one in stops the worker's event loop for less than a millisecond."""
 MEMORY_BYTES: Final = 4 * 1024**3
 """Of address space: a fuse, far above what the readers' own bounds allow."""
+CPU_S: Final = 120
+"""Of processor time a request: a fuse for when the worker, which allows a minute, is gone."""
 _NICE: Final = 5
 """The worker's event loop goes before."""
 
@@ -124,18 +128,29 @@ def _cut(found: Iterable[str]) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    """Answer until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker's; it ends the input when it leaves
+    """Answer until the input ends, or nobody takes answers any more."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The worker's, also where they go to all its processes: it ends the input when it leaves.
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the worker was killed: end without a word
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     os.nice(_NICE)
     reader, encode = Reader(), msgspec.msgpack.Encoder().encode
     decode = msgspec.msgpack.Decoder(Request).decode
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     while (message := _received(incoming)) is not None:
+        _allow_cpu_time()
         for answer in reader.answers(decode(message)):
             packed = encode(answer)
             outgoing.write(LENGTH.pack(len(packed)) + packed)
         outgoing.flush()
+
+
+def _allow_cpu_time() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = math.ceil(time.process_time()) + CPU_S
+    soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def _received(incoming: BinaryIO) -> bytes | None:

@@ -26,13 +26,17 @@ FOLLOW = frozenset("a")
 ENDLESS = b"".join(b"<div><a href=/%d>x</a>" % number for number in range(200_000))
 """Takes seconds to read."""
 OWNER = """
-import asyncio, time
+import asyncio, sys, time
 from worker.aside import Aside
 
 async def main():
     aside = Aside()
     await aside.sitemap(b"http://h.test/\\n")
-    print(aside.pid, flush=True)
+    pid = aside.pid
+    if "reading" in sys.argv:
+        asyncio.create_task(aside.sitemap(b"http://h.test/\\n" * 100_000))
+        await asyncio.sleep(0.05)
+    print(pid, flush=True)
     time.sleep(3600)
 
 asyncio.run(main())
@@ -100,6 +104,18 @@ async def test_the_next_page_is_read_when_one_was_left(how: str) -> None:
         assert before.pid not in [one.pid for one in readers()]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_reader_leaves_signals_to_its_worker(number: int) -> None:
+    async with opened() as aside:
+        await aside.page(request(b""))
+        reading = asyncio.create_task(aside.page(request(b"<title>x</title>" + ENDLESS)))
+        await until_true(lambda: aside.pid is None)
+        (reader,) = readers()
+        assert reader.pid == os.getsid(reader.pid)  # no terminal's signal reaches it
+        reader.send_signal(number)
+        assert "x" == (await reading).title
+
+
 async def test_a_reader_that_died_idle_is_started_again() -> None:
     async with opened() as aside:
         await aside.page(request(b""))
@@ -119,13 +135,17 @@ async def test_pages_are_read_one_after_the_other() -> None:
         assert 1 == len(readers())
 
 
-async def test_a_reader_ends_with_its_worker_however_that_ends() -> None:
+@pytest.mark.parametrize("state", ["idle", "reading"])
+async def test_a_reader_ends_with_its_worker_however_that_ends(state: str) -> None:
     owner = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", OWNER, stdout=PIPE, env=child_environment(os.environ)
-    )
+        sys.executable, "-c", OWNER, state, stdout=PIPE, stderr=PIPE,
+        env=child_environment(os.environ),
+    )  # fmt: skip
     assert owner.stdout is not None
+    assert owner.stderr is not None
     reader = int(await owner.stdout.readline())
     assert psutil.pid_exists(reader)
     owner.kill()
     await owner.wait()
     await until_true(lambda: not psutil.pid_exists(reader))
+    assert b"" == await owner.stderr.read()
