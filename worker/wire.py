@@ -77,6 +77,8 @@ class Wire(ResponseHandler):
             return
         if data[0].code >= 200 or data[0].code == 101:
             self._answered, self._length = True, _length_of(data[0])
+        if data[0].code == 101:
+            self.force_close()  # the library does so only where the header names a protocol
         super().feed_data(data, size)
 
     def data_received(self, data: bytes) -> None:

@@ -145,6 +145,18 @@ async def test_an_answer_in_one_piece_with_the_end_of_a_body_is_nobodys(
     assert [(b"next", None)] * 2 == [(one.body, one.error) for one in seconds]
 
 
+async def test_a_connection_with_another_protocol_is_used_for_nothing_more(
+    fetch: Fetching,
+) -> None:
+    scripts = {"/": Reply(b"HTTP/1.1 101 Switching\r\n\r\n"), "/next": Reply(page(b"next"))}
+    async with RawServer(dict(scripts)) as server:
+        first = await fetch(server.url("/"))
+        second = await fetch(server.url("/next"))
+        assert 2 == server.connections
+    assert "protocol_error" == code_of(first)
+    assert (second.body, second.error) == (b"next", None)
+
+
 LONG = b"<title>" + b"x" * 500_000
 EXCESS: dict[str, tuple[bytes, bytes, bytes]] = {
     "of a short page": (page(PAGE), b"more than was announced", PAGE),
