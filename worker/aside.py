@@ -71,13 +71,13 @@ class Aside:
             nofollow=frozenset(chain.from_iterable(part.nofollow for part in parts)),
         )
 
-    async def sitemap(self, body: bytes) -> Sitemap:
+    async def sitemap(self, request: SitemapRequest) -> Sitemap:
         """Read a sitemap.
 
         Raises:
             UnreadableError: as for :meth:`page`.
         """
-        _, answer = await self._read(SitemapRequest(body))
+        _, answer = await self._read(request)
         assert isinstance(answer, SitemapRead)
         return answer.sitemap
 

@@ -92,9 +92,12 @@ class Committer:
         """
         if len(settlement.offers) <= OFFER_AT_ONCE:
             return settlement
-        if await self._offer_all(settlement.offers) is not None:
+        try:
+            refusal = await self._offer_all(settlement.offers)
+        except Exception:
+            log.exception("offer.broken", shard=self._shard)
             return settlement
-        return replace(settlement, offers=[])
+        return settlement if refusal is not None else replace(settlement, offers=[])
 
     def finish(self) -> None:
         """No more settlements will come: :meth:`run` returns when all are written."""

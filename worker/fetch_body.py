@@ -50,6 +50,10 @@ class Body(NamedTuple):
     """It was left unread, since the process holds too much already."""
 
 
+class _NoRoomError(Exception):
+    """The process holds too much already."""
+
+
 class _Rate:
     """Watches that a body does not trickle."""
 
@@ -90,6 +94,7 @@ async def read_body(answer: Answer, limits: Limits, load: Load | None = None) ->
     rate = _Rate(limits.min_rate)
     try:
         decoder = _begin(answer, limits)
+        _take_room(load, min(answer.content_length or 0, limits.max_body))
         while failure is None and not stream.at_eof():
             try:
                 chunk = await stream.readany()
@@ -107,8 +112,9 @@ async def read_body(answer: Answer, limits: Limits, load: Load | None = None) ->
                 return Body(content=bytes(content[: limits.max_body]), truncated=True)
             if max(len(content), received - _CODING_OVERHEAD_BYTES) > limits.max_body:
                 return Body(failure=TooLargeFault(limits.max_body))
-            if load is not None and not load.fits(len(content)):
-                return Body(had_no_room=True)
+            _take_room(load, len(content))
+    except _NoRoomError:
+        return Body(had_no_room=True)
     except FetchFault as error:
         return Body(failure=error)
     is_unfinished = decoder is not None and received > 0 and not decoder.is_complete
@@ -116,6 +122,11 @@ async def read_body(answer: Answer, limits: Limits, load: Load | None = None) ->
         failure = EarlyEndFault()
     # Framed and yet unfinished is a fault of the server's encoder: the page is all there is.
     return Body(bytes(content), is_unfinished or failure is not None, failure)
+
+
+def _take_room(load: Load | None, size: int) -> None:
+    if load is not None and not load.fits(size):
+        raise _NoRoomError
 
 
 def _joined(content: bytes | bytearray, chunk: bytes) -> bytes | bytearray:

@@ -51,7 +51,8 @@ class HeavyPages:
 
     def hold(self, load: Load, size: int) -> bool:
         """Let a load hold so many bytes; False: there is no room for them."""
-        rest = self.held_bytes - self._held.get(load, 0)
+        before = self._held.get(load, 0)
+        rest, size = self.held_bytes - before, max(before, size)
         is_first = next(iter(self._held), load) is load
         if rest + size > self._room_bytes and not is_first:
             return False

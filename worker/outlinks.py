@@ -8,7 +8,6 @@ task goes on under another server run, since an older copy of the data may have 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,14 +20,13 @@ from common.web import scope, url
 from common.web.cleaning import Cleaner
 from common.web.traps import Traps
 from worker.scope_verdicts import ScopeVerdicts
+from worker.steps import in_steps
 
 if TYPE_CHECKING:
     from worker.plugins import JobPlugins
 
 CACHE_LINKS: Final = 500_000
 """Links the cache holds, in each of two generations."""
-SELECT_AT_ONCE: Final = 500
-"""Links of one page looked at before the event loop may do other things."""
 
 
 class Selected(NamedTuple):
@@ -77,12 +75,9 @@ class Outlinks:
             return Selected([], {f"max_depth: {self._max_depth}": len(links)} if links else {})
         offers: list[Item] = []
         filtered: Counter[str] = Counter()
-        if self.clean:
-            links = list(dict.fromkeys(map(self.clean, links)))
-        for start in range(0, len(links), SELECT_AT_ONCE):
-            if start:
-                await asyncio.sleep(0)
-            unseen = self._unseen(links[start : start + SELECT_AT_ONCE])
+        met: set[str] = set()
+        async for some in in_steps(links):
+            unseen = self._unseen(self._cleaned(some, met) if self.clean else some)
             allowed = self._allowed(unseen, filtered)
             kept = await self._scope.kept(allowed)
             if len(kept) < len(allowed):
@@ -112,6 +107,12 @@ class Outlinks:
         kept = frozenset(await self._scope.kept([one.url for one in allowed]))
         filtered = Counter({self._scope.rule: len(allowed) - len(kept)})
         return Selected([one for one in allowed if one.url in kept], +filtered)
+
+    def _cleaned(self, links: Sequence[str], met: set[str]) -> list[str]:
+        """Return cleaned links that were not met before."""
+        cleaned = [link for link in dict.fromkeys(map(self.clean, links)) if link not in met]
+        met.update(cleaned)
+        return cleaned
 
     def _is_known(self, identity: str) -> bool:
         return identity in self._young or identity in self._old

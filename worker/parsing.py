@@ -13,7 +13,7 @@ from common.web.html import HtmlParser, Page
 from common.web.sitemap import Sitemap
 from worker.aside import Aside
 from worker.heavy import LIGHT_BYTES
-from worker.reader import PageRequest
+from worker.reader import PageRequest, SitemapRequest
 
 HEAVY_SITEMAP_BYTES: Final = 16 * 1024
 """Less than of a page: a scan in Python is slower, and the file may be compressed."""
@@ -43,12 +43,12 @@ class PageParser:
             PageRequest(body, url, content_type, self._follow, self._agent, self._with_simhash)
         )
 
-    async def read_sitemap(self, body: bytes) -> Sitemap:
-        """Return what a sitemap names.
+    async def read_sitemap(self, body: bytes, *, url: str) -> Sitemap:
+        """Return what a sitemap names: ``sitemap.resolved``.
 
         Raises:
             UnreadableError: it takes too long or too much to read.
         """
         if len(body) < HEAVY_SITEMAP_BYTES:
-            return sitemap.parse(body)
-        return await self._aside.sitemap(body)
+            return sitemap.resolved(sitemap.parse(body), url)
+        return await self._aside.sitemap(SitemapRequest(body, url))

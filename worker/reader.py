@@ -52,6 +52,7 @@ class SitemapRequest(msgspec.Struct, tag="sitemap", frozen=True):
     """Read a sitemap."""
 
     body: bytes
+    url: str
 
 
 class Part(msgspec.Struct, tag="part", frozen=True, kw_only=True):
@@ -93,7 +94,8 @@ class Reader:
         """Yield the messages that answer a request; the last one is no :class:`Part`."""
         try:
             if isinstance(request, SitemapRequest):
-                yield SitemapRead(sitemap.parse(request.body))
+                found = sitemap.parse(request.body)
+                yield SitemapRead(sitemap.resolved(found, request.url))
             else:
                 yield from _in_parts(self._page(request))
         except Exception as error:  # noqa: BLE001 - hostile bytes; MemoryError is among them

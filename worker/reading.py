@@ -10,6 +10,7 @@ from common.plugins.api import Response
 from common.web import directives
 from common.web.html import Page, is_html
 from worker.fetch import Fetched
+from worker.steps import in_steps
 
 if TYPE_CHECKING:
     from worker.job import JobContext
@@ -60,7 +61,7 @@ async def read(context: JobContext, item: Item, fetched: Fetched) -> Reading:
     facts |= {"outlinks": len(links), "robots": tuple(sorted(said))}
     refused: dict[str, int] = {}
     if context.spec.page_robots == "obey":
-        links, refused = _obeyed(links, parsed.nofollow if parsed else frozenset(), said)
+        links, refused = await _obeyed(links, parsed.nofollow if parsed else frozenset(), said)
         if "noindex" in said:
             facts["title"] = None
     return Reading(links, refused, facts)
@@ -91,12 +92,16 @@ def fields(fetched: Fetched, name: str) -> list[str]:
     return [value for key, value in fetched.headers.items() if key.lower() == name.lower()]
 
 
-def _obeyed(
+async def _obeyed(
     links: Sequence[str], nofollow: frozenset[str], said: frozenset[str]
 ) -> tuple[Sequence[str], dict[str, int]]:
     """Return the links that the page lets us follow, and how many it does not, by rule."""
     if "nofollow" in said:
         return [], {"nofollow: page": len(links)} if links else {}
-    kept = [link for link in links if link not in nofollow] if nofollow else links
+    if not nofollow:
+        return links, {}
+    kept: list[str] = []
+    async for some in in_steps(links):
+        kept += [link for link in some if link not in nofollow]
     refused = len(links) - len(kept)
     return kept, {"nofollow: link": refused} if refused else {}

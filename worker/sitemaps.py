@@ -28,14 +28,13 @@ from worker.fetch import Fetched
 from worker.outlinks import Outlinks
 from worker.parsing import PageParser
 from worker.robots import RobotsCache
+from worker.steps import in_steps
 
 MAX_NAMED: Final = 100
 MAX_LEVELS: Final = 4
 MAX_PER_HOST: Final = 2_000
 MAX_AT_ONCE: Final = 4
 _MAX_HOSTS: Final = 100_000
-_USUAL_PRIORITY: Final = 0.5
-"""What the protocol says a page without one has."""
 
 
 class SitemapRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,13 +104,11 @@ class Sitemaps:
 
     async def read(self, item: Item, fetched: Fetched) -> Named:
         """Return what a fetched sitemap leads to; its pages by priority, then newest first."""
-        found = await self._parser.read_sitemap(fetched.body)
-        base = fetched.final_url
+        found = await self._parser.read_sitemap(fetched.body, url=fetched.final_url)
         entries: dict[str, sitemap.Entry] = {}
-        for entry in sorted(found.pages, key=_rank) if _is_ranked(found.pages) else found.pages:
-            target = canonicalize(entry.url, base)
-            if target is not None:
-                entries.setdefault(self._outlinks.clean(target), entry)
+        async for some in in_steps(found.pages):
+            for entry in some:
+                entries.setdefault(self._outlinks.clean(entry.url), entry)
         selected = await self._outlinks.select(
             list(entries), depth=1, referrer=item.url, is_sitemap=True
         )
@@ -120,9 +117,9 @@ class Sitemaps:
             for one in selected.offers
         ]
         filtered = Counter(selected.filtered)
-        children = [one for entry in found.children if (one := canonicalize(entry.url, base))]
+        children = list(dict.fromkeys(entry.url for entry in found.children))
         if children:
-            deeper = await self.below(item, list(dict.fromkeys(children)))
+            deeper = await self.below(item, children)
             offers += deeper.offers
             filtered += Counter(deeper.filtered)
         is_whole = found.is_whole and not fetched.truncated
@@ -134,13 +131,3 @@ class Sitemaps:
             return Named([], {"sitemap: too many levels": len(links)}, "index", 0, 0, True)
         selected = await self._outlinks.select_sitemaps(links, level=item.sitemap + 1)
         return Named(selected.offers, dict(selected.filtered), "index", 0, len(links), True)
-
-
-def _is_ranked(pages: list[sitemap.Entry]) -> bool:
-    return any(entry.priority is not None or entry.lastmod is not None for entry in pages)
-
-
-def _rank(entry: sitemap.Entry) -> tuple[float, tuple[int, ...]]:
-    """Return by what entries are sorted: as it is written, a date sorts by its characters."""
-    priority = _USUAL_PRIORITY if entry.priority is None else entry.priority
-    return -priority, tuple(-ord(char) for char in (entry.lastmod or ""))

@@ -20,7 +20,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from common.web import charset
-from common.web.url import MAX_URL_BYTES
+from common.web.url import MAX_URL_BYTES, canonicalize
 
 MAX_BYTES: Final = 52_428_800
 """Decoded; what the protocol allows a file to have (50 MiB)."""
@@ -34,6 +34,8 @@ _PIECE_BYTES: Final = 65_536
 _MAX_MEMBERS: Final = 1_000
 _MAX_TAG_CHARS: Final = 65_536
 _MAX_DEPTH: Final = 64
+_USUAL_PRIORITY: Final = 0.5
+"""What the protocol says a page without one has."""
 
 _ROOTS: Final = {
     "urlset": "urlset", "sitemapindex": "index", "rss": "rss", "rdf": "rss", "feed": "atom",
@@ -86,6 +88,32 @@ def parse(body: bytes) -> Sitemap:
         if reader.is_full:
             break
     return reader.close()
+
+
+def resolved(found: Sitemap, base: str) -> Sitemap:
+    """Return what can be crawled of it, by canonical URLs.
+
+    Pages stand by priority, then newest first, those without a date last; where a sitemap says
+    neither, they keep its order.
+
+    Args:
+        found: by :func:`parse`.
+        base: URL of the sitemap.
+    """
+    # As it is written, a date sorts by its characters.
+    newest = sorted(found.pages, key=lambda one: one.lastmod or "", reverse=True)
+    ranked = sorted(newest, key=_lateness)
+    return found._replace(pages=_canonical(ranked, base), children=_canonical(found.children, base))
+
+
+def _lateness(entry: Entry) -> float:
+    return -(_USUAL_PRIORITY if entry.priority is None else entry.priority)
+
+
+def _canonical(entries: list[Entry], base: str) -> list[Entry]:
+    return [
+        one._replace(url=url) for one in entries if (url := canonicalize(one.url, base)) is not None
+    ]
 
 
 def _pieces(body: bytes, reader: _Reader) -> list[bytes] | _Unpacked:

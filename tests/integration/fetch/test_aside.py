@@ -19,7 +19,7 @@ from common.web.html import HtmlParser
 from tests.support.waiting import until_true
 from worker.aside import Aside, UnreadableError
 from worker.heavy import HeavyPages
-from worker.reader import PART, PageRequest
+from worker.reader import PART, PageRequest, SitemapRequest
 
 URL = "http://h.test/"
 FOLLOW = frozenset("a")
@@ -28,13 +28,15 @@ ENDLESS = b"".join(b"<div><a href=/%d>x</a>" % number for number in range(200_00
 OWNER = """
 import asyncio, sys, time
 from worker.aside import Aside
+from worker.reader import SitemapRequest
 
 async def main():
     aside = Aside()
-    await aside.sitemap(b"http://h.test/\\n")
+    await aside.sitemap(SitemapRequest(b"http://h.test/\\n", "http://h.test/s"))
     pid = aside.pid
     if "reading" in sys.argv:
-        asyncio.create_task(aside.sitemap(b"http://h.test/\\n" * 100_000))
+        body = b"http://h.test/\\n" * 100_000
+        asyncio.create_task(aside.sitemap(SitemapRequest(body, "http://h.test/s")))
         await asyncio.sleep(0.05)
     print(pid, flush=True)
     time.sleep(3600)
@@ -67,10 +69,11 @@ async def test_what_is_read_aside_is_what_would_be_read_here() -> None:
     here = HtmlParser(agent="crawlctl", with_simhash=True)
     wanted = here.parse(body.encode(), url=URL, content_type="text/html", follow=FOLLOW)
     listed = "".join(f"http://h.test/{number}\n" for number in range(count)).encode()
+    resolved = sitemap.resolved(sitemap.parse(listed), URL)
     async with opened() as aside:
         assert wanted == await aside.page(request(body.encode()))
         first = aside.pid
-        assert sitemap.parse(listed) == await aside.sitemap(listed)
+        assert resolved == await aside.sitemap(SitemapRequest(listed, URL))
         assert wanted == await aside.page(request(body.encode()))
         assert first == aside.pid
     assert count == len(wanted.links)

@@ -46,6 +46,14 @@ def test_the_next_one_is_first_when_the_first_has_ended() -> None:
     assert 0 == pages.held_bytes
 
 
+def test_what_a_length_announced_has_taken_is_not_given_back_by_a_body_that_grows() -> None:
+    pages = HeavyPages(room_bytes=2 * BODY)
+    with pages.load() as load:
+        assert load.fits(2 * BODY)
+        assert load.fits(BODY)
+        assert 2 * BODY == pages.held_bytes
+
+
 async def test_heavy_pages_take_turns() -> None:
     pages = HeavyPages()
     order: list[str] = []
