@@ -41,6 +41,7 @@ from worker.aside import UnreadableError
 from worker.fetch import Fetched
 from worker.heavy import AGAIN_S, Load
 from worker.job import JobContext
+from worker.outlinks import Selected
 from worker.patience import Standing
 from worker.plugins import JobPlugins, PluginFailed
 from worker.reading import read
@@ -54,6 +55,8 @@ from worker.visit import Visit
 
 FULL_S: Final = 0.5
 """How long a URL waits while others in flight may use up the budget of its host."""
+MAX_REDIRECTS: Final = 20
+"""In a row, from URL to URL; as many as browsers follow (Fetch standard, HTTP-redirect fetch)."""
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -342,15 +345,19 @@ class PageWorker:
                 filtered=below.filtered,
                 kind="redirect",
             )
-        if item.depth == 0:  # a seed, or where one was sent: redirects keep the depth
-            await outlinks.widen(target)
-        selected = await outlinks.select([target], depth=item.depth, referrer=item.url)
+        if item.redirects >= MAX_REDIRECTS:
+            rule = f"redirects: more than {MAX_REDIRECTS} in a row"
+            selected = Selected([], {rule: 1})
+        else:
+            if item.depth == 0:  # a seed, or where one was sent: redirects keep the depth
+                await outlinks.widen(target)
+            selected = await outlinks.select([target], depth=item.depth, referrer=item.url)
         return self._end(
             page,
             Outcome.REDIRECTED,
             fetched=fetched,
             location=target,
-            offers=selected.offers,
+            offers=[one._replace(redirects=item.redirects + 1) for one in selected.offers],
             filtered=selected.filtered,
         )
 

@@ -6,16 +6,19 @@ its common prefix with the URL and the rest, since most links stay near the page
 ``shared`` is -1 for a seed. A sitemap, and a page that one names, have three elements more: level
 of the sitemap (0 = a page), lastmod, priority. A page to be visited again has a tenth element, what
 is known of it from earlier visits (``visits.py``), and an eleventh, ``true``, where one of these
-has used up its page of the budgets: scripts know such an item by its first byte.
+has used up its page of the budgets: scripts know such an item by its first byte. Above the lower 32
+bits of the depth stands how many redirects in a row led to the URL.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from common.model.ids import HostKey
+
+_DEPTH_BITS: Final = 32
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -57,6 +60,8 @@ class Item(NamedTuple):
     """Of a page that is visited again: what earlier visits found (``visits.py``)."""
     is_paid: bool = False
     """One of those visits has used up its page of the budgets."""
+    redirects: int = 0
+    """In a row, that led to it."""
 
     @property
     def url(self) -> str:
@@ -71,7 +76,8 @@ class Item(NamedTuple):
 
 def encode(item: Item) -> bytes:
     """Return the queued form."""
-    host, path, depth, referrer, attempt, owners, *hints, known, is_paid = item
+    host, path, depth, referrer, attempt, owners, *hints, known, is_paid, redirects = item
+    depth |= redirects << _DEPTH_BITS
     shared = -1 if referrer is None else _shared_prefix(host + path, referrer)
     suffix = "" if referrer is None else referrer[shared:]
     if known:
@@ -112,8 +118,9 @@ def decode(host: HostKey, raw: bytes) -> Item:
         msgspec.DecodeError: the bytes were not written by :func:`encode`.
     """
     it = _decode(raw)
+    redirects, depth = divmod(it.depth, 1 << _DEPTH_BITS)
     referrer = None if it.shared < 0 else (host + it.path)[: it.shared] + it.suffix
     return Item(
-        host, it.path, it.depth, referrer, it.attempt, it.owners, it.sitemap, it.lastmod,
-        it.priority, it.known, it.is_paid,
+        host, it.path, depth, referrer, it.attempt, it.owners, it.sitemap, it.lastmod, it.priority,
+        it.known, it.is_paid, redirects,
     )  # fmt: skip

@@ -17,15 +17,16 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 @given(
     path=_TEXT.map("/".__add__),
-    depth=st.integers(0, 2**40),
+    depth=st.integers(0, 2**32 - 1),
     referrer=st.none() | _TEXT | _TEXT.map((HOST + "/").__add__),
     attempt=st.integers(1, 1000),
     owners=st.integers(0, 1000),
+    redirects=st.integers(0, 1000),
 )
 def test_an_item_survives_the_queue(
-    path: str, depth: int, referrer: str | None, attempt: int, owners: int
+    path: str, depth: int, referrer: str | None, attempt: int, owners: int, redirects: int
 ) -> None:
-    item = Item(HOST, path, depth, referrer, attempt, owners)
+    item = Item(HOST, path, depth, referrer, attempt, owners, redirects=redirects)
     assert items.decode(HOST, items.encode(item)) == item
 
 
