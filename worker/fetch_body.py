@@ -6,6 +6,7 @@ piece can decode to more than the limit leaves room for.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final, NamedTuple
 
@@ -55,25 +56,47 @@ class _NoRoomError(Exception):
 
 
 class _Rate:
-    """Watches that a body does not trickle."""
+    """Watches that a body does not trickle, nor stop."""
 
     def __init__(self, least: int) -> None:
         self._least = least
+        self.received = 0
         self._until = time.monotonic() + RATE_WINDOW_S
         self._before = 0
 
-    def check(self, received: int) -> None:
-        """Take note of all bytes received so far.
+    async def next_piece(self, stream: aiohttp.StreamReader) -> bytes:
+        """Return what comes next.
+
+        Raises:
+            TooSlowFault: too little has come since the window began, or nothing.
+            TimeoutError: the request's own time limit.
+            ClientError: the connection or the framing failed.
+        """
+        if not self._least:
+            return await stream.readany()
+        while True:
+            window = asyncio.timeout(max(0.0, self._until - time.monotonic()))
+            try:
+                async with window:
+                    return await stream.readany()
+            except TimeoutError:
+                if not window.expired():
+                    raise
+                self.note(0)
+
+    def note(self, size: int) -> None:
+        """Take note of bytes received.
 
         Raises:
             TooSlowFault: there were too few since the window began.
         """
+        self.received += size
         now = time.monotonic()
         if not self._least or now < self._until:
             return
-        if received - self._before < self._least * RATE_WINDOW_S:
+        if self.received - self._before < self._least * RATE_WINDOW_S:
             raise TooSlowFault(self._least)
-        self._until, self._before = now + RATE_WINDOW_S, received
+        self._until, self._before = now + RATE_WINDOW_S, self.received
 
 
 async def read_body(answer: Answer, limits: Limits, load: Load | None = None) -> Body:
@@ -89,7 +112,6 @@ async def read_body(answer: Answer, limits: Limits, load: Load | None = None) ->
     """
     stream = answer.content
     content: bytes | bytearray = b""
-    received = 0
     failure: Exception | None = None
     rate = _Rate(limits.min_rate)
     try:
@@ -97,27 +119,26 @@ async def read_body(answer: Answer, limits: Limits, load: Load | None = None) ->
         _take_room(load, min(answer.content_length or 0, limits.max_body))
         while failure is None and not stream.at_eof():
             try:
-                chunk = await stream.readany()
+                chunk = await rate.next_piece(stream)
             except TimeoutError as error:
                 failure, chunk = error, b""
             except aiohttp.ClientError as error:
                 failure = error
                 chunk = stream._read_nowait(-1)  # noqa: SLF001 - readany no longer gives what it holds
-            received += len(chunk)
-            rate.check(received)
+            rate.note(len(chunk))
             if decoder is not None and chunk:
                 chunk = decoder.feed(chunk)
             content = _joined(content, chunk)
             if len(content) > limits.max_body and limits.cut:
                 return Body(content=bytes(content[: limits.max_body]), truncated=True)
-            if max(len(content), received - _CODING_OVERHEAD_BYTES) > limits.max_body:
+            if max(len(content), rate.received - _CODING_OVERHEAD_BYTES) > limits.max_body:
                 return Body(failure=TooLargeFault(limits.max_body))
             _take_room(load, len(content))
     except _NoRoomError:
         return Body(had_no_room=True)
     except FetchFault as error:
         return Body(failure=error)
-    is_unfinished = decoder is not None and received > 0 and not decoder.is_complete
+    is_unfinished = decoder is not None and rate.received > 0 and not decoder.is_complete
     if failure is None and not _is_framed(answer) and (is_unfinished or answer.has_failed()):
         failure = EarlyEndFault()
     # Framed and yet unfinished is a fault of the server's encoder: the page is all there is.

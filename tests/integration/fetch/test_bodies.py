@@ -207,6 +207,10 @@ async def test_a_body_that_trickles_is_given_up(
         while await exchange.send(piece):
             await exchange.pause(0.02)
 
+    async def stall(exchange: Exchange) -> Reply:
+        await exchange.send(head + piece)
+        return Reply(b"", end="hang")
+
     async def swift(exchange: Exchange) -> Reply:
         await exchange.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
         for _ in range(10):
@@ -215,12 +219,13 @@ async def test_a_body_that_trickles_is_given_up(
         return Reply(b"", end="close")
 
     spec = {"timeout": 600.0, "min_rate": 1000}
-    async with RawServer({"/": trickle, "/swift": swift}) as server:
-        slow, steady = await asyncio.gather(
-            fetch(server.url("/"), spec=spec), fetch(server.url("/swift"), spec=spec)
+    async with RawServer({"/": trickle, "/stall": stall, "/swift": swift}) as server:
+        slow, stalled, steady = await asyncio.gather(
+            *(fetch(server.url(path), spec=spec) for path in ("/", "/stall", "/swift"))
         )
 
     assert (slow.status, code_of(slow)) == (200, "too_slow")
+    assert (stalled.status, code_of(stalled)) == (200, "too_slow")
     assert (len(steady.body), steady.error) == (100_000, None)
 
 
