@@ -46,6 +46,11 @@ class EtcdObserver:
         self._seen: set[tuple[int, str]] = set()
         self._root = coord.keys.root
 
+    @property
+    def revision(self) -> int:
+        """Up to which the history is known."""
+        return self._next
+
     async def run(self) -> None:
         while True:
             try:
