@@ -59,21 +59,10 @@ class Situation:
     """Hosts with requests under way."""
     workers: Sequence[WorkerLook]
 
-    @property
-    def pages_under_way(self) -> float:
-        """Pages of the workers in any stage."""
-        return sum(map(self.pages_waiting_for, _PARTS))
-
     def pages_waiting_for(self, part: Limit) -> float:
         """Return how many pages of the workers are in the stages of a part."""
         names = _PARTS[part]
         return sum(one.stages.get(name, 0.0) for one in self.workers for name in names)
-
-
-_MORE_TURNS: Final = (
-    "more hosts; or, where they are yours, a shorter --delay or a higher --per-host "
-    "(--per-ip, --per-domain, where they are given)"
-)
 
 
 class Verdict(NamedTuple):
@@ -101,10 +90,9 @@ def judge(now: Situation) -> Verdict:
     if now.hosts_due == 0 and now.hosts_waiting > 0:
         count = quantity(now.hosts_waiting, "host")
         reason = f"with queued URLs there is {count}, and each waits for its delay or its turn"
-        return Verdict("politeness", reason, _MORE_TURNS)
-    if now.pages_under_way < 0.5 and now.hosts_due <= 1:
-        reason = "less than half a page is under way, on average: turns of its hosts come seldom"
-        return Verdict("politeness", reason, _MORE_TURNS)
+        remedy = "more hosts; or, where they are yours, a shorter --delay or a higher --per-host"
+        remedy += " (--per-ip, --per-domain, where they are given)"
+        return Verdict("politeness", reason, remedy)
     return _by_pages(now)
 
 
@@ -137,7 +125,7 @@ def _by_pages(now: Situation) -> Verdict:
     """Judge by where the pages are that are being worked on."""
     pages = {part: now.pages_waiting_for(part) for part in _PARTS}
     most = max(pages, key=lambda part: pages[part])
-    share = f"{pages[most]:.1f} of {now.pages_under_way:.1f} pages under way, on average,"
+    share = f"{pages[most]:.1f} of {sum(pages.values()):.1f} pages under way, on average,"
     match most:
         case "politeness":
             return Verdict(most, f"{share} wait for robots.txt or their turn", "more hosts")

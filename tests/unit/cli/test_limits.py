@@ -47,11 +47,6 @@ def situation(**facts: Any) -> Situation:
         ({"hosts_due": 0, "hosts_waiting": 0, "workers": [worker(body=9.0)]}, "sites", "answer"),
         ({"workers": [worker(settle=20.0, first_byte=4.0)]}, "redis", "written to Redis"),
         ({"workers": [worker(parse=3.0, settle=1.0)]}, "cpu", "parsed"),
-        (
-            {"hosts_due": 1, "workers": [WorkerLook("w1", 0.1, {"settle": 0.2})]},
-            "politeness",
-            "half a page",
-        ),
     ],
 )
 def test_the_limit_of_a_job_is_named(facts: dict[str, Any], limit: str, said: str) -> None:
