@@ -106,9 +106,9 @@ class TaskKeys:
         """
         return f"{self._prefix}l:{host}"
 
-    def filter_piece(self, layer: int, piece: int) -> str:
-        """Return the key of a piece of a layer's Bloom filter (string)."""
-        return f"{self._prefix}b:{layer}:{piece}"
+    def filter(self, layer: int, bucket: int) -> str:
+        """Return the key of a bucket of a Bloom filter (string)."""
+        return f"{self._prefix}b:{layer}:{bucket}"
 
     def fingerprints(self, layer: int, bucket: int) -> str:
         """Return the key of a bucket of fingerprints (set of integers)."""

@@ -20,7 +20,7 @@ from common.frontier.keys import TaskKeys
 from common.frontier.offers import shard_of_url
 from common.frontier.owner import HOLD_MS
 from common.frontier.scope import ScopeSet
-from common.frontier.seen import CHUNK_BYTES, SeenLayout, fingerprint, holds
+from common.frontier.seen import SeenLayout, block_span, fingerprint, holds
 from common.frontier.visits import Known, decode_known, mark, parse
 from common.model.ids import JobId, Task
 from common.model.job import JobSpec
@@ -114,16 +114,13 @@ class Lookup:
         layout = SeenLayout(keys, mode=self._spec.seen, rate=self._spec.seen_rate)
         seen = fingerprint(url, layout.mode)
         (layers,) = await self._client.commands([("HGET", keys.meta, "layers")])
-        begun = range(int(layers or 0))
+        buckets = layout.buckets(seen, int(layers or 0))
         if layout.mode == "exact":
-            buckets = layout.buckets(seen, len(begun))
             asked = [("SISMEMBER", bucket, seen.fingerprint) for bucket in buckets]
             return any(await self._client.commands(asked))
-        chunks = [layout.chunk(seen, layer) for layer in begun]
-        raws = await self._client.commands(
-            [("GETRANGE", key, first, first + CHUNK_BYTES - 1) for key, first in chunks]
-        )
-        return any(holds(raw, seen) for raw in raws)
+        span = block_span(seen)
+        blocks = await self._client.commands([("GETRANGE", key, *span) for key in buckets])
+        return any(holds(raw, seen) for raw in blocks)
 
     async def sitemap(self, url: str) -> dict[str, Any] | None:
         """Return what became of a URL as a sitemap, if it was read as one."""

@@ -113,12 +113,9 @@ class Offers:
 
     def _call(self, shard: int, by_host: dict[HostKey, list[Item]]) -> Call:
         keys, layout, layers = self._keys[shard], self._seen[shard], self._layers[shard]
-        newest_first = range(layers - 1, -1, -1)
         buckets = Buckets(layout, layers)
-        begin_of_place = Struct(f"<I{layers if layout.mode == 'exact' else 0}H").pack
+        begin_of_place = Struct(f"<I{layers}H").pack
         names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, by_host)]
-        for layer in newest_first:
-            names += layout.pieces(layer)
         hosts: list[str | bytes | int] = []
         prints: list[str | bytes | int] = []
         places: list[bytes] = []
@@ -132,7 +129,6 @@ class Offers:
                 prints.append(signed(seen.unsigned))
         args: list[str | bytes | int] = [
             LAYOUT_VERSION, RUN, len(by_host), layers, int(layout.mode == "exact"), self._per_host,
-            capacity(layers - 1), *map(layout.chunks, newest_first),
-            b"".join(places), b"".join(queued), *hosts, *prints,
+            capacity(layers - 1), b"".join(places), b"".join(queued), *hosts, *prints,
         ]  # fmt: skip
         return Call("offer", names + buckets.names, args)

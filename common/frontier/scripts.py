@@ -19,7 +19,7 @@ NAMES = (
     "seal", "sitemap", "stats", "suspect", "trim", "unstage",
 )  # fmt: skip
 
-LAYOUT_VERSION = "3"
+LAYOUT_VERSION = "4"
 """Version of keys, items and hash a job is pinned to; scripts refuse another one.
 
 3: mode ``exact`` has no filter, and a filter sets all bits of a URL in one block (ADR 19)."""

@@ -6,13 +6,13 @@ The seen-set of a shard grows in layers (``offer.lua`` asks and updates them); l
 Mode ``exact``: buckets of 64-bit fingerprints, sets of integers that Redis packs; a bucket is what
 begins with the same bits.
 
-Mode ``bloom``: a Bloom filter, at as many bits a URL as the stated rate needs. It is cut into
-chunks, these into blocks and these into eight parts of six words; a URL chooses a block, a word in
-each of its parts, and sets two bits in each. What that costs is one read a URL and layer, not one a
+Mode ``bloom``: a Bloom filter, at as many bits a URL as the stated rate needs. Its buckets are
+strings of blocks, each of six parts of six words; a URL chooses a bucket, a block, a word in each
+of its parts, and sets three bits in each. What that costs is one read a URL and layer, not one a
 bit. The rates of all layers add up; each of the first eight may use an eighth of it, later ones
-ever less, so that the sum stays below. Strings are a little smaller than 8 MB, because allocating a
-larger one would block the server. Just after a layer was begun its filter is larger than what is in
-it: up to four times what all URLs need.
+ever less, so that the sum stays below. Buckets are small, so that the server allocates each at once
+and an offset in one is one of few strings that ``offer.lua`` need not print. Just after a layer was
+begun its filter is larger than what is in it: up to four times what all URLs need.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from common.frontier.keys import TaskKeys
 
 Mode = Literal["exact", "bloom"]
 
-CHUNK_BYTES = 768
-PIECE_CHUNKS = 8 * 1024 * 1024 // CHUNK_BYTES
 BUCKET_URLS = 384
 """Mean fingerprints a full bucket; well under the 512 up to which Redis packs a set of integers."""
 FIRST_BUCKETS = 16
@@ -37,16 +35,18 @@ GROWTH = 4
 FULL_SHARES = 8
 """Layers that may each use 1/8 of the stated rate."""
 
-_M64 = (1 << 64) - 1
 _WORD_BITS = 32
-_BITS_A_WORD = 2
-WORDS = 8
+BITS_A_WORD = 3
+WORDS = 6
 """Words of its block that a URL sets bits in, one in each part."""
 PART_WORDS = 6
 BLOCK_BYTES = 4 * PART_WORDS * WORDS
-CHUNK_BLOCKS = CHUNK_BYTES // BLOCK_BYTES
-_BITS = Struct("<IH" + WORDS * "Bi")
-"""What a script is told of a URL's bits: spot, block in the chunk, pairs of word and mask."""
+BUCKET_BLOCKS = 56
+BUCKET_BYTES = BLOCK_BYTES * BUCKET_BLOCKS
+"""Of a filter; just under the 8 KB that the server allocates for it."""
+_BITS = Struct("<B" + WORDS * "Bi")
+"""What a script is told of a URL's bits: block in the bucket, pairs of first byte and mask; blocks
+and bytes are counted from 1."""
 
 
 def capacity(layer: int) -> int:
@@ -54,9 +54,12 @@ def capacity(layer: int) -> int:
     return FIRST_BUCKETS * int(GROWTH**layer) * BUCKET_URLS
 
 
-def buckets_of(layer: int) -> int:
-    """Return how many buckets of fingerprints a layer has."""
-    return capacity(layer) // BUCKET_URLS
+@lru_cache(maxsize=256)
+def buckets_of(layer: int, mode: Mode, rate: float) -> int:
+    """Return how many buckets a layer has; ``rate`` counts in mode ``bloom`` only."""
+    if mode == "exact":
+        return capacity(layer) // BUCKET_URLS
+    return math.ceil(capacity(layer) * bits_for(rate_of_layer(rate, layer)) / (8 * BUCKET_BYTES))
 
 
 def rate_of_layer(rate: float, layer: int) -> float:
@@ -64,12 +67,6 @@ def rate_of_layer(rate: float, layer: int) -> float:
     if layer < FULL_SHARES - 1:
         return rate / FULL_SHARES
     return math.ldexp(rate / FULL_SHARES, FULL_SHARES - 2 - layer)
-
-
-@lru_cache(maxsize=256)
-def chunks_of(rate: float, layer: int) -> int:
-    """Return how many chunks the filter of a layer has."""
-    return math.ceil(capacity(layer) * bits_for(rate_of_layer(rate, layer)) / (8 * CHUNK_BYTES))
 
 
 @lru_cache(maxsize=256)
@@ -86,18 +83,18 @@ def bits_for(rate: float) -> float:
 def false_positive_rate(bits: float) -> float:
     """Return the chance that a filter of mode ``bloom`` holds a URL never put into it.
 
-    The loads of chunks, of blocks within a chunk and of words within a block are all uneven, which
-    makes such a filter worse than the textbook one; each is taken into account.
+    The loads of buckets, of blocks within a bucket and of words within a block are all uneven,
+    which makes such a filter worse than the textbook one; each is taken into account.
 
     Args:
         bits: of the filter per URL that is in it.
     """
-    a_chunk = 8 * CHUNK_BYTES / bits
-    spread = math.sqrt(3 / a_chunk)
-    # Three points stand for the normal distribution of the chunks' loads (Gauss-Hermite).
+    a_bucket = 8 * BUCKET_BYTES / bits
+    spread = math.sqrt(3 / a_bucket)
+    # Three points stand for the normal distribution of the buckets' loads (Gauss-Hermite).
     loads = ((1 - spread, 1 / 6), (1.0, 2 / 3), (1 + spread, 1 / 6))
     return sum(
-        weight * _block_rate(a_chunk * load / CHUNK_BLOCKS) for load, weight in loads if load > 0
+        weight * _block_rate(a_bucket * load / BUCKET_BLOCKS) for load, weight in loads if load > 0
     )
 
 
@@ -113,15 +110,18 @@ def _block_rate(mean: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _word_rate(picks: int) -> float:
-    """Return the chance that two random bits of a word are set, after picks of its part."""
+    """Return the chance that three random bits of a word are set, after picks of its part."""
     other = 1 - 1 / PART_WORDS
 
     def avoided(bits: int) -> float:
-        return (other + (1 - other) * (1 - bits / _WORD_BITS) ** _BITS_A_WORD) ** picks
+        return (other + (1 - other) * (1 - bits / _WORD_BITS) ** BITS_A_WORD) ** picks
 
-    one, two = avoided(1), avoided(2)
-    same = 1 / _WORD_BITS  # of two random bits both may be the same
-    return same * (1 - one) + (1 - same) * (1 - 2 * one + two)
+    one, two, three = avoided(1), avoided(2), avoided(3)
+    # Of three random bits all may be the same, or two of them.
+    alone = 1 / _WORD_BITS**2
+    apart = (1 - 1 / _WORD_BITS) * (1 - 2 / _WORD_BITS)
+    set_apart = 1 - 3 * one + 3 * two - three
+    return alone * (1 - one) + (1 - alone - apart) * (1 - 2 * one + two) + apart * set_apart
 
 
 def estimated_rate(rate: float, *, layers: int, inserted: int) -> float:
@@ -142,7 +142,7 @@ def estimated_rate(rate: float, *, layers: int, inserted: int) -> float:
 def _filled_rate(rate: float, layer: int, urls: int) -> float:
     if urls == 0:
         return 0.0
-    return false_positive_rate(8 * CHUNK_BYTES * chunks_of(rate, layer) / urls)
+    return false_positive_rate(8 * BUCKET_BYTES * buckets_of(layer, "bloom", rate) / urls)
 
 
 class Print(NamedTuple):
@@ -165,55 +165,47 @@ def signed(unsigned: int) -> int:
 
 
 _BIT = [1 << at if at < 31 else -(1 << 31) for at in range(32)]
-_MASKS = [_BIT[at & 31] | _BIT[at >> 5] for at in range(1 << 10)]
 """The words of Lua's bit library are signed."""
-_WORD = [1 + (PART_WORDS * at >> 6) for at in range(64)]
-"""Which word of a part, from 1."""
+_TWO_BITS = [_BIT[at & 31] | _BIT[at >> 5] for at in range(1 << 10)]
+_WORD = [4 * (PART_WORDS * at >> 6) for at in range(64)]
+"""The first byte of a word in its part."""
 
 
 def fingerprint(url: str, mode: Mode) -> Print:
     """Return the hash of a canonical URL (xxh3; stable for ever, part of the layout version)."""
     raw = url.encode()
-    both = xxhash.xxh3_128_intdigest(raw)
-    b = both >> 64
+    print_ = xxhash.xxh3_128_intdigest(raw) >> 64
     if mode == "exact":
-        return Print(b, b"")
-    a = both & _M64
-    other = xxhash.xxh3_64_intdigest(raw, 1)
+        return Print(print_, b"")
+    # Not the other half: of long URLs that is what shard_of goes by, and alike within a shard.
+    a, b = divmod(xxhash.xxh3_128_intdigest(raw, 1), 1 << 64)
     bits = _BITS.pack(
-        other >> 32, other & 3,
-        _WORD[a & 63], _MASKS[a >> 6 & 1023], 6 + _WORD[a >> 16 & 63], _MASKS[a >> 22 & 1023],
-        12 + _WORD[a >> 32 & 63], _MASKS[a >> 38 & 1023], 18 + _WORD[a >> 48 & 63], _MASKS[a >> 54],
-        24 + _WORD[b & 63], _MASKS[b >> 6 & 1023], 30 + _WORD[b >> 16 & 63], _MASKS[b >> 22 & 1023],
-        36 + _WORD[b >> 32 & 63], _MASKS[b >> 38 & 1023], 42 + _WORD[b >> 48 & 63], _MASKS[b >> 54],
+        1 + ((print_ & 0xFFFF) * BUCKET_BLOCKS >> 16),
+        1 + _WORD[a & 63], _TWO_BITS[a >> 6 & 1023] | _BIT[a >> 16 & 31],
+        25 + _WORD[a >> 21 & 63], _TWO_BITS[a >> 27 & 1023] | _BIT[a >> 37 & 31],
+        49 + _WORD[a >> 42 & 63], _TWO_BITS[a >> 48 & 1023] | _BIT[a >> 58 & 31],
+        73 + _WORD[b & 63], _TWO_BITS[b >> 6 & 1023] | _BIT[b >> 16 & 31],
+        97 + _WORD[b >> 21 & 63], _TWO_BITS[b >> 27 & 1023] | _BIT[b >> 37 & 31],
+        121 + _WORD[b >> 42 & 63], _TWO_BITS[b >> 48 & 1023] | _BIT[b >> 58 & 31],
     )  # fmt: skip
-    return Print(b, bits)
+    return Print(print_, bits)
 
 
 class SeenLayout:
-    """The filters or buckets of one shard, for scripts that name every key they touch."""
+    """The buckets of one shard, for scripts that name every key they touch."""
 
     def __init__(self, keys: TaskKeys, *, mode: Mode, rate: float) -> None:
-        self._keys = keys
+        self._name = keys.fingerprints if mode == "exact" else keys.filter
         self.mode: Mode = mode
         self._rate = rate
-        self._pieces: list[list[str]] = []
 
-    def chunks(self, layer: int) -> int:
-        """Return how many chunks the filter of a layer has; 0 in mode exact."""
-        return chunks_of(self._rate, layer) if self.mode == "bloom" else 0
-
-    def pieces(self, layer: int) -> list[str]:
-        """Return the keys of a layer's filter, in order."""
-        while len(self._pieces) <= layer:
-            number = len(self._pieces)
-            count = -(-self.chunks(number) // PIECE_CHUNKS)
-            self._pieces.append([self._keys.filter_piece(number, at) for at in range(count)])
-        return self._pieces[layer]
+    def count(self, layer: int) -> int:
+        """Return how many buckets a layer has."""
+        return buckets_of(layer, self.mode, self._rate)
 
     def bucket(self, layer: int, number: int) -> str:
         """Return the key of a bucket."""
-        return self._keys.fingerprints(layer, number)
+        return self._name(layer, number)
 
     def buckets(self, seen: Print, layers: int) -> list[str]:
         """Return the key of the URL's bucket in each layer, newest first."""
@@ -221,36 +213,21 @@ class SeenLayout:
         concerned.numbers(seen)
         return concerned.names
 
-    def chunk(self, seen: Print, layer: int) -> tuple[str, int]:
-        """Return the key and the first byte of the URL's chunk in a layer."""
-        (spot,) = _SPOT.unpack_from(seen.bits)
-        piece, at = divmod(spot * self.chunks(layer) >> 32, PIECE_CHUNKS)
-        return self.pieces(layer)[piece], at * CHUNK_BYTES
-
-
-_SPOT = Struct("<I")
-
-
-def _shift(layer: int) -> int:
-    """Return by how much a fingerprint is shifted to leave the number of its bucket."""
-    return 65 - buckets_of(layer).bit_length()  # there are a power of two
-
 
 class Buckets:
     """The distinct buckets of one script call, numbered from 1 as they are met."""
 
     def __init__(self, layout: SeenLayout, layers: int) -> None:
         self._layout = layout
-        newest_first = range(layers - 1, -1, -1) if layout.mode == "exact" else ()
-        self._layers = [(layer, _shift(layer)) for layer in newest_first]
+        self._layers = [(layer, layout.count(layer)) for layer in range(layers - 1, -1, -1)]
         self._known: dict[tuple[int, int], int] = {}
 
     def numbers(self, seen: Print) -> list[int]:
-        """Return the number of the URL's bucket in each layer, newest first; none in mode bloom."""
+        """Return the number of the URL's bucket in each layer, newest first."""
         known, fingerprint = self._known, seen.unsigned
         return [
-            known.setdefault((layer, fingerprint >> shift), len(known) + 1)
-            for layer, shift in self._layers
+            known.setdefault((layer, fingerprint * count >> 64), len(known) + 1)
+            for layer, count in self._layers
         ]
 
     @property
@@ -259,12 +236,17 @@ class Buckets:
         return [self._layout.bucket(layer, number) for layer, number in self._known]
 
 
-def holds(chunk: bytes | bytearray, seen: Print) -> bool:
-    """Tell whether all bits of a URL are set in its chunk."""
-    _, block, *pairs = _BITS.unpack(seen.bits)
-    for word, mask in zip(pairs[::2], pairs[1::2], strict=True):
-        first = block * BLOCK_BYTES + 4 * (word - 1)
-        raw = chunk[first : first + 4].ljust(4, b"\0")
-        if int.from_bytes(raw, "little", signed=True) & mask != mask:
+def block_span(seen: Print) -> tuple[int, int]:
+    """Return the first and the last byte of the URL's block in any of its buckets."""
+    first = (seen.bits[0] - 1) * BLOCK_BYTES
+    return first, first + BLOCK_BYTES - 1
+
+
+def holds(block: bytes | bytearray, seen: Print) -> bool:
+    """Tell whether all bits of a URL are set in its block (empty: nothing was ever put there)."""
+    _, *pairs = _BITS.unpack(seen.bits)
+    for first, mask in zip(pairs[::2], pairs[1::2], strict=True):
+        word = int.from_bytes(block[first - 1 : first + 3], "little", signed=True)
+        if word & mask != mask:
             return False
     return True

@@ -5,7 +5,8 @@ usage: seen_set.py [--urls N] [--batch 256] [--rounds N] [--fsync no]
 
 Each variant first takes N new URLs, then as many again of which 90 % are known (a crawl's mix), and
 is charged the CPU time of the server's main thread. Ours also queues what is new, fences, counts
-and keeps a HyperLogLog; the others only remember. The mix is the figure compared:
+and keeps a HyperLogLog, in calls of at most 128; the others only remember. The mix is the figure
+compared:
 
 - ``sadd``: SADD of the SHA-1, pipelined, the least that a set can do with an answer for each URL;
 - ``sadd_round_trips``: the same, one round trip a URL, as scrapy-redis does it;
@@ -39,8 +40,9 @@ from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
 from common.frontier.replies import Offered, ShardState
 from common.frontier.seen import (
-    CHUNK_BLOCKS,
-    CHUNK_BYTES,
+    BITS_A_WORD,
+    BLOCK_BYTES,
+    BUCKET_BLOCKS,
     PART_WORDS,
     WORDS,
     SeenLayout,
@@ -150,28 +152,27 @@ async def _report_rate(server: BenchServer, spec: JobSpec) -> None:
     right = 1.0
     for layer in range(layers):
         rates: list[float] = []
-        for name in layout.pieces(layer):
-            raw = await server.do("GET", name) or b""
-            rates += [_chunk_rate(raw[at : at + CHUNK_BYTES])
-                      for at in range(0, len(raw), CHUNK_BYTES)]  # fmt: skip
-        right *= 1 - math.fsum(rates) / layout.chunks(layer)
+        for number in range(layout.count(layer)):
+            raw = await server.do("GET", layout.bucket(layer, number)) or b""
+            rates.append(_bucket_rate(raw))
+        right *= 1 - math.fsum(rates) / layout.count(layer)
     estimated = estimated_rate(spec.seen_rate, layers=layers, inserted=inserted)
     figures = {"stated": spec.seen_rate, "estimated": estimated, "measured": 1 - right}
     shown = {name: f"{figure:.2e}" for name, figure in figures.items()}
     print(json.dumps({"rate": shown, "layers": layers}), flush=True)
 
 
-def _chunk_rate(raw: bytes) -> float:
-    """Return the chance that a URL of this chunk, hashed at random, finds all its bits set."""
+def _bucket_rate(raw: bytes) -> float:
+    """Return the chance that a URL of this bucket, hashed at random, finds all its bits set."""
     part, hits = 4 * PART_WORDS, []
-    for block in range(0, CHUNK_BYTES, WORDS * part):
+    for block in range(0, len(raw), BLOCK_BYTES):
         chance = 1.0
         for at in range(block, block + WORDS * part, part):
             words = [raw[word : word + 4] for word in range(at, at + part, 4)]
             ones = [int.from_bytes(word).bit_count() for word in words]
-            chance *= sum((one / 32) ** 2 for one in ones) / PART_WORDS
+            chance *= sum((one / 32) ** BITS_A_WORD for one in ones) / PART_WORDS
         hits.append(chance)
-    return math.fsum(hits) / CHUNK_BLOCKS
+    return math.fsum(hits) / BUCKET_BLOCKS
 
 
 async def seen_bytes(server: BenchServer, keys: TaskKeys) -> int:

@@ -1,16 +1,14 @@
 -- offer: admits URLs never seen before to a shard's frontier. Anyone may offer; repeating is harmless.
 -- @use _guard _hosts
 -- KEYS[1] meta hash          KEYS[2] ready zset      KEYS[3] pace zset     KEYS[4] hll
--- KEYS[5] busy hash          KEYS[6..5+H] host queues (lists); then per layer, newest first: the pieces of its
---   filter (strings; bloom), or the buckets concerned (sets; exact)
+-- KEYS[5] busy hash          KEYS[6..5+H] host queues (lists); then the buckets concerned (exact: sets; bloom: strings)
 -- ARGV[1] layout version     ARGV[2] server run      ARGV[3] H hosts       ARGV[4] L layers
 -- ARGV[5] 1 = exact, 0 = bloom                       ARGV[6] requests at once per host
--- ARGV[7] capacity of the newest layer (URLs)        ARGV[8..7+L] chunks in the filter of each layer,
---   newest first (exact: 0)
--- ARGV[8+L] a place of each URL, host by host        ARGV[9+L] their items, one behind the other
--- ARGV[10+L..9+L+2H] per host: host key, its URLs    then per URL its fingerprint
--- A place: u32 bytes of the item; exact: u16 per layer, newest first: which of the buckets; bloom: u32 spot (which
---   chunk), u16 block in the chunk, eight pairs of u8 word in the block (from 1, rising), i32 mask
+-- ARGV[7] capacity of the newest layer (URLs)
+-- ARGV[8] a place of each URL, host by host          ARGV[9] their items, one behind the other
+-- ARGV[10..9+2H] per host: host key, its URLs        then per URL its fingerprint
+-- A place: u32 bytes of the item; u16 per layer, newest first: which of the buckets; bloom: u8 block in the bucket (from
+--   1), six pairs of u8 first byte in the block (from 1, rising), i32 mask
 -- Returns {OK, admitted, discovered} | {LAYERS, L} (ask again for L layers) | {RETRY} (sealed)
 --   | {CLOSED} | MISSING | VERSION | RUN
 -- Invariants: the seen-set is read before the first write; queue, then seen-set, then counters are written.
@@ -24,15 +22,12 @@ local m = redis.call('HMGET', KEYS[1], 'layers', 'discovered')
 local layers, known = m[1], m[2]
 if layers ~= ARGV[4] then return { 'LAYERS', tonumber(layers) } end
 
-local call, unpack_bits, band, floor = redis.call, struct.unpack, bit.band, math.floor
+local call, unpack_bits, band = redis.call, struct.unpack, bit.band
 local H, L, exact = tonumber(ARGV[3]), tonumber(layers), ARGV[5] == '1'
-local places, items = ARGV[8 + L], ARGV[9 + L]
-local prints = 9 + L + 2 * H   -- index in ARGV before the first fingerprint
+local places, items = ARGV[8], ARGV[9]
+local prints = 9 + 2 * H   -- index in ARGV before the first fingerprint
 local N = #ARGV - prints
-local PLACE = exact and 4 + 2 * L or 50
-local CHUNK, PIECE_CHUNKS, BLOCK = 768, 10922, 192   -- of a filter; bytes, but for PIECE_CHUNKS
-local BLOCK_FORM = '<' .. string.rep('i4', 48)
-local BITS_FORM = '<I4I2Bi4Bi4Bi4Bi4Bi4Bi4Bi4Bi4'
+local PLACE = 4 + 2 * L + (exact and 0 or 31)
 
 local function bucket_of(layer, n)
   return 5 + H + unpack_bits('<I2', places, PLACE * (n - 1) + 3 + 2 * layer)
@@ -46,41 +41,39 @@ local function is_seen_exact(n)
   return false
 end
 
-local chunks, pieces = {}, {}   -- of filters, by layer, 1 = newest: how many; index in KEYS of the first piece
-local key = 6 + H
-for layer = 1, L do
-  chunks[layer], pieces[layer] = tonumber(ARGV[7 + layer]), key
-  key = key + math.ceil(chunks[layer] / PIECE_CHUNKS)
+-- Of the blocks of a bucket, as strings, so that Redis need not print them: first byte, last byte.
+local FIRST, LAST = {}, {}
+if not exact then
+  FIRST = {
+    '0', '144', '288', '432', '576', '720', '864', '1008', '1152', '1296', '1440', '1584', '1728', '1872', '2016',
+    '2160', '2304', '2448', '2592', '2736', '2880', '3024', '3168', '3312', '3456', '3600', '3744', '3888', '4032',
+    '4176', '4320', '4464', '4608', '4752', '4896', '5040', '5184', '5328', '5472', '5616', '5760', '5904', '6048',
+    '6192', '6336', '6480', '6624', '6768', '6912', '7056', '7200', '7344', '7488', '7632', '7776', '7920',
+  }
+  LAST = {
+    '143', '287', '431', '575', '719', '863', '1007', '1151', '1295', '1439', '1583', '1727', '1871', '2015', '2159',
+    '2303', '2447', '2591', '2735', '2879', '3023', '3167', '3311', '3455', '3599', '3743', '3887', '4031', '4175',
+    '4319', '4463', '4607', '4751', '4895', '5039', '5183', '5327', '5471', '5615', '5759', '5903', '6047', '6191',
+    '6335', '6479', '6623', '6767', '6911', '7055', '7199', '7343', '7487', '7631', '7775', '7919', '8063',
+  }
 end
-
--- Where a block is in a layer: index of its piece in KEYS, its first byte there.
-local function spot_of(layer, spot, block)
-  local chunk = floor(spot * chunks[layer] / 4294967296)
-  local at = chunk % PIECE_CHUNKS
-  return pieces[layer] + (chunk - at) / PIECE_CHUNKS, at * CHUNK + block * BLOCK
-end
-
-local function block_of(piece, first)
-  local raw = call('GETRANGE', KEYS[piece], first, first + BLOCK - 1)
-  return #raw == BLOCK and raw or raw .. string.rep('\0', BLOCK - #raw)
-end
+local BYTES = 144   -- of a block
+local BLOCK_FORM = '<' .. string.rep('i4', 36)
+local BITS_FORM = '<BBi4Bi4Bi4Bi4Bi4Bi4'
 
 local blocks = {}   -- of URLs that are not seen, by URL: its block in the newest layer
 local function is_seen_bloom(n)
   local newest
-  local spot, block, w1, m1, w2, m2, w3, m3, w4, m4, w5, m5, w6, m6, w7, m7, w8, m8 =
-    unpack_bits(BITS_FORM, places, PLACE * (n - 1) + 5)
+  local block, w1, m1, w2, m2, w3, m3, w4, m4, w5, m5, w6, m6 =
+    unpack_bits(BITS_FORM, places, PLACE * n - 30)
+  local first, last = FIRST[block], LAST[block]
   for layer = 1, L do
-    local raw = block_of(spot_of(layer, spot, block))
+    local raw = call('GETRANGE', KEYS[bucket_of(layer, n)], first, last)
     newest = newest or raw
-    if band(unpack_bits('<i4', raw, 4 * w1 - 3), m1) == m1
-      and band(unpack_bits('<i4', raw, 4 * w2 - 3), m2) == m2
-      and band(unpack_bits('<i4', raw, 4 * w3 - 3), m3) == m3
-      and band(unpack_bits('<i4', raw, 4 * w4 - 3), m4) == m4
-      and band(unpack_bits('<i4', raw, 4 * w5 - 3), m5) == m5
-      and band(unpack_bits('<i4', raw, 4 * w6 - 3), m6) == m6
-      and band(unpack_bits('<i4', raw, 4 * w7 - 3), m7) == m7
-      and band(unpack_bits('<i4', raw, 4 * w8 - 3), m8) == m8 then
+    if #raw == BYTES
+      and band(unpack_bits('<i4', raw, w1), m1) == m1 and band(unpack_bits('<i4', raw, w2), m2) == m2
+      and band(unpack_bits('<i4', raw, w3), m3) == m3 and band(unpack_bits('<i4', raw, w4), m4) == m4
+      and band(unpack_bits('<i4', raw, w5), m5) == m5 and band(unpack_bits('<i4', raw, w6), m6) == m6 then
       return true
     end
   end
@@ -93,7 +86,7 @@ local fresh, fresh_prints, taken, queued, hosts = {}, {}, {}, {}, {}   -- queued
 local n, item_at = 0, 1
 for h = 1, H do
   local list = {}
-  for _ = 1, tonumber(ARGV[9 + L + 2 * h]) do
+  for _ = 1, tonumber(ARGV[9 + 2 * h]) do
     n = n + 1
     local print, size = ARGV[prints + n], unpack_bits('<I4', places, PLACE * (n - 1) + 1)
     if not is_seen(n) and not taken[print] then
@@ -106,7 +99,7 @@ for h = 1, H do
   end
   if #list > 0 then
     queued[h] = list
-    hosts[#hosts + 1] = ARGV[8 + L + 2 * h]
+    hosts[#hosts + 1] = ARGV[8 + 2 * h]
   end
 end
 
@@ -136,33 +129,35 @@ local function admit_exact()
   for bucket, list in pairs(added) do in_steps('SADD', KEYS[bucket], list) end
 end
 
--- Allocates a piece at its full size: growing bit by bit would double it.
-local function make_whole(piece)
-  local size = math.min(chunks[1] - (piece - pieces[1]) * PIECE_CHUNKS, PIECE_CHUNKS) * CHUNK
-  if call('STRLEN', KEYS[piece]) < size then call('SETRANGE', KEYS[piece], size - 1, '\0') end
-end
-
 local function admit_bloom()
-  local changed = {}   -- by piece: first byte -> words of a block
+  local changed = {}   -- by bucket: block -> its words
   for _, n in ipairs(fresh) do
-    local bits = { unpack_bits(BITS_FORM, places, PLACE * (n - 1) + 5) }
-    local piece, first = spot_of(1, bits[1], bits[2])
-    local inside = changed[piece]
+    local bits = { unpack_bits(BITS_FORM, places, PLACE * n - 30) }
+    local bucket, block = bucket_of(1, n), bits[1]
+    local inside = changed[bucket]
     if not inside then
-      make_whole(piece)
       inside = {}
-      changed[piece] = inside
+      changed[bucket] = inside
     end
-    local words = inside[first]
+    local words = inside[block]
     if not words then
-      words = { unpack_bits(BLOCK_FORM, blocks[n]) }
-      inside[first] = words
+      -- A bucket is allocated as a whole: growing bit by bit would double it.
+      local raw = blocks[n]
+      if raw == '' then
+        call('SETRANGE', KEYS[bucket], #FIRST * BYTES - 1, '\0')
+        raw = string.rep('\0', BYTES)
+      end
+      words = { unpack_bits(BLOCK_FORM, raw) }
+      inside[block] = words
     end
-    for at = 3, 17, 2 do words[bits[at]] = bit.bor(words[bits[at]], bits[at + 1]) end
+    for at = 2, 12, 2 do
+      local word = (bits[at] + 3) / 4
+      words[word] = bit.bor(words[word], bits[at + 1])
+    end
   end
-  for piece, inside in pairs(changed) do
-    for first, words in pairs(inside) do
-      call('SETRANGE', KEYS[piece], first, struct.pack(BLOCK_FORM, unpack(words, 1, 48)))
+  for bucket, inside in pairs(changed) do
+    for block, words in pairs(inside) do
+      call('SETRANGE', KEYS[bucket], FIRST[block], struct.pack(BLOCK_FORM, unpack(words, 1, 36)))
     end
   end
 end

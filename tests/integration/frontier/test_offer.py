@@ -11,7 +11,7 @@ import pytest
 from common.frontier import items
 from common.frontier.offers import MAX_BATCH
 from common.frontier.replies import Offered, Refusal, ShardState
-from common.frontier.seen import capacity
+from common.frontier.seen import BUCKET_BYTES, buckets_of, capacity
 from common.model.counters import is_balanced
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import FENCE, HOST, Shard, item_for, page, pages
@@ -112,7 +112,10 @@ async def test_urls_in_older_layers_are_found(make_shard: MakeShard) -> None:
 async def test_a_false_hit_of_the_filter_is_what_loses_a_url(make_shard: MakeShard) -> None:
     """One whose every bit is set says "seen" to everything."""
     shard = await make_shard(seen="bloom").create()
-    await shard.client.commands([("SET", shard.keys.filter_piece(0, 0), b"\xff" * 40_000)])
+    buckets = [
+        shard.keys.filter(0, at) for at in range(buckets_of(0, "bloom", shard.spec.seen_rate))
+    ]
+    await shard.client.commands([("SET", name, b"\xff" * BUCKET_BYTES) for name in buckets])
     assert await shard.offer(*pages(300)) == Offered(0, 0)
 
 

@@ -91,7 +91,8 @@ def test_a_bloom_filter_shows_how_often_it_errs_and_what_that_may_have_cost() ->
     assert shown["seen"]["mode"] == "bloom"
     assert (shown["seen"]["layers"], shown["seen"]["fill"]) == (2, 0.0)
     assert shown["seen"]["stated_rate"] == 0.01
-    assert 0.5 * 0.01 / 8 < shown["seen"]["false_positive_rate"] <= 0.01 / 8
+    # A filter is whole buckets: that of the first layer is larger than it has to be.
+    assert 0.1 * 0.01 / 8 < shown["seen"]["false_positive_rate"] <= 0.01 / 8
     expected = shown["seen"]["false_positive_rate"] * 2 * 6144
     assert abs(shown["counters"]["false_positive_estimate"] - expected) < 0.1
     assert document(look())["seen"] == {

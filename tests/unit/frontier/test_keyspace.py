@@ -37,7 +37,8 @@ def test_every_key_in_redis_is_documented() -> None:
     keys = TaskKeys("c", Task(JobId("j"), 0))
     names = {getattr(keys, name) for name in TaskKeys.__slots__ if not name.startswith("_")}
     names |= {keys.queue(HostKey("*")), keys.ledger(HostKey("*"))}
-    seen = SeenLayout(keys, mode="bloom", rate=1e-6).pieces(0)
+    bloom = SeenLayout(keys, mode="bloom", rate=1e-6)
+    seen = bloom.buckets(fingerprint("http://a/", "bloom"), 1)
     layout = SeenLayout(keys, mode="exact", rate=1e-6)
     seen += layout.buckets(fingerprint("http://a/", "exact"), 1)
     names |= {re.sub(r"\d+(?=:|$)", "*", key.partition("}")[2]) for key in seen}

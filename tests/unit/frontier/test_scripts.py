@@ -96,7 +96,7 @@ def test_a_script_unpacks_in_bounded_pieces_only(name: str) -> None:
     for line in _code(name).splitlines():
         for arguments in re.findall(r"[^.]unpack\(([^()]*(?:\([^()]*\))?[^()]*)\)", line):
             # The words of a block of a filter, or a slice of at most a thousand.
-            assert arguments == "words, 1, 48" or "math.min(i + 999" in arguments, line
+            assert arguments == "words, 1, 36" or "math.min(i + 999" in arguments, line
 
 
 @pytest.mark.parametrize("name", scripts.NAMES)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
+from common.frontier import seen as seen_set
 from common.frontier.keys import TaskKeys
+from common.frontier.offers import shard_of
 from common.frontier.seen import (
+    BLOCK_BYTES,
+    BUCKET_BYTES,
     BUCKET_URLS,
-    CHUNK_BYTES,
-    PIECE_CHUNKS,
     Mode,
     Print,
     SeenLayout,
     bits_for,
-    buckets_of,
+    block_span,
     capacity,
     estimated_rate,
     false_positive_rate,
@@ -25,7 +29,7 @@ from common.frontier.seen import (
     holds,
     rate_of_layer,
 )
-from common.model.ids import JobId, Task
+from common.model.ids import HostKey, JobId, Task
 
 KEYS = TaskKeys("c", Task(JobId("j"), 3))
 RATE = 1e-6
@@ -35,13 +39,19 @@ def layout_of(mode: Mode, rate: float = RATE) -> SeenLayout:
     return SeenLayout(KEYS, mode=mode, rate=rate)
 
 
-def put(chunk: bytearray, seen: Print) -> None:
-    """Set the bits of a URL in its chunk, as offer.lua does."""
-    _, block, *pairs = struct.unpack("<IH" + 8 * "Bi", seen.bits)
-    for word, mask in zip(pairs[::2], pairs[1::2], strict=True):
-        first = 192 * block + 4 * (word - 1)
-        (before,) = struct.unpack_from("<i", chunk, first)
-        struct.pack_into("<i", chunk, first, before | mask)
+def put(bucket: bytearray, seen: Print) -> None:
+    """Set the bits of a URL in its bucket, as offer.lua does."""
+    block, *pairs = struct.unpack("<B" + 6 * "Bi", seen.bits)
+    for byte, mask in zip(pairs[::2], pairs[1::2], strict=True):
+        first = 144 * (block - 1) + byte - 1
+        (before,) = struct.unpack_from("<i", bucket, first)
+        struct.pack_into("<i", bucket, first, before | mask)
+
+
+def block_of(bucket: bytes | bytearray, seen: Print) -> bytes:
+    """Return what GETRANGE would."""
+    first, last = block_span(seen)
+    return bytes(bucket[first : last + 1])
 
 
 def test_the_hash_of_a_url_never_changes() -> None:
@@ -50,8 +60,8 @@ def test_the_hash_of_a_url_never_changes() -> None:
     bloom = fingerprint("http://a.example/", "bloom")
     assert exact.fingerprint == bloom.fingerprint == -2637652931642200953
     assert exact.bits == b""
-    begin = "47d88b0d0200060040004009100000400f01000008140804"
-    assert bloom.bits.hex() == begin + "00001900000420234400000028200004002e00200008"
+    begin = "34018000004125002001203121000800"
+    assert bloom.bits.hex() == begin + "4d0018010075000180208120004400"
 
 
 def test_the_place_of_a_url_never_changes() -> None:
@@ -59,34 +69,46 @@ def test_the_place_of_a_url_never_changes() -> None:
     tag = "crawlctl:c:{j:3}:"
     seen = fingerprint("http://a.example/", "exact")
     assert exact.buckets(seen, 2) == [tag + "f:1:54", tag + "f:0:13"]
-    assert exact.pieces(6) == []
     seen = fingerprint("http://a.example/", "bloom")
-    assert bloom.buckets(seen, 2) == []
-    assert bloom.chunk(seen, 6) == (tag + "b:6:0", 6982656)
+    assert bloom.buckets(seen, 2) == [tag + "b:1:14", tag + "b:0:4"]
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_a_place_lies_inside_its_layer_and_pieces_are_at_most_eight_megabytes(number: int) -> None:
-    exact, layout = layout_of("exact"), layout_of("bloom")
-    assert 8_380_000 < PIECE_CHUNKS * CHUNK_BYTES < 8 * 1024 * 1024
-    assert buckets_of(number) * BUCKET_URLS == capacity(number)
+def test_a_place_lies_inside_its_layer(number: int) -> None:
+    exact, bloom = layout_of("exact"), layout_of("bloom")
+    assert exact.count(number) * BUCKET_URLS == capacity(number)
     last = 0
     for at in range(500):
         seen = fingerprint(f"http://a.example/{at}", "bloom")
-        key, first = layout.chunk(seen, number)
-        piece = layout.pieces(number).index(key)
-        assert first % CHUNK_BYTES == 0
-        assert 0 <= first < PIECE_CHUNKS * CHUNK_BYTES
-        chunk = piece * PIECE_CHUNKS + first // CHUNK_BYTES
-        assert chunk < layout.chunks(number)
-        last = max(last, chunk)
-        whole = bytearray(CHUNK_BYTES)
+        bucket = int(bloom.buckets(seen, number + 1)[0].rpartition(":")[2])
+        assert bucket < bloom.count(number)
+        last = max(last, bucket)
+        whole = bytearray(BUCKET_BYTES)
         put(whole, seen)  # raises where a word lies outside
-        assert holds(bytes(whole), seen)
-        assert not holds(bytes(CHUNK_BYTES), seen)
-        bucket = exact.buckets(fingerprint(f"http://a.example/{at}", "exact"), number + 1)[0]
-        assert int(bucket.rpartition(":")[2]) < buckets_of(number)
-    assert last > layout.chunks(number) * 0.9 - 1
+        block = block_of(whole, seen)
+        assert len(block) == BLOCK_BYTES
+        assert int.from_bytes(block).bit_count() == int.from_bytes(whole).bit_count() > 6
+        assert holds(block, seen)
+        assert not holds(bytes(BLOCK_BYTES), seen)
+        assert not holds(b"", seen)
+        (key,) = exact.buckets(fingerprint(f"http://a.example/{at}", "exact"), number + 1)[:1]
+        assert int(key.rpartition(":")[2]) < exact.count(number)
+    assert last > bloom.count(number) * 0.9 - 1
+
+
+def test_the_script_knows_the_blocks_of_a_bucket() -> None:
+    """It has their first and last bytes as constants; a wrong one would ask another block."""
+    text = (Path(seen_set.__file__).parent / "lua" / "offer.lua").read_text("utf-8")
+    first, last = (
+        [
+            int(one)
+            for one in re.findall(r"\d+", text.partition(f"  {name} = {{\n")[2].partition("}")[0])
+        ]
+        for name in ("FIRST", "LAST")
+    )
+    assert first == list(range(0, BUCKET_BYTES, BLOCK_BYTES))
+    assert last == [at + BLOCK_BYTES - 1 for at in first]
+    assert f"local BYTES = {BLOCK_BYTES} " in text
 
 
 def test_a_full_layer_fills_its_buckets_evenly_enough_to_stay_packed() -> None:
@@ -95,25 +117,36 @@ def test_a_full_layer_fills_its_buckets_evenly_enough_to_stay_packed() -> None:
         layout.buckets(fingerprint(f"http://h{at % 7}.example/{at}", "exact"), 1)[0]
         for at in range(capacity(0))
     )
-    assert len(buckets) == buckets_of(0)
+    assert len(buckets) == layout.count(0)
     assert max(buckets.values()) < 512
+
+
+def test_the_bits_of_urls_of_one_shard_differ_also_where_urls_are_long() -> None:
+    """Half of a longer hash of them is the shorter hash, by which the shard is chosen."""
+    urls = [f"http://a.example/{'x' * 300}/{at}" for at in range(20_000)]
+    bits = [fingerprint(url, "bloom").bits for url in urls if shard_of(HostKey(url), 64) == 0]
+    assert len(bits) > 200
+    for first in range(1, 31, 5):
+        assert len({one[first] for one in bits}) == 6
 
 
 @pytest.mark.parametrize("rate", [8e-3, 8e-4])
 def test_false_hits_of_a_full_filter_are_as_rare_as_stated(rate: float) -> None:
     """Counted on bits set as offer.lua does; one layer may use an eighth of the stated rate."""
-    layout = layout_of("bloom", rate)
-    chunks: dict[tuple[str, int], bytearray] = defaultdict(lambda: bytearray(CHUNK_BYTES))
-    for at in range(capacity(0)):
+    layout, share = layout_of("bloom", rate), rate_of_layer(rate, 0)
+    buckets: dict[str, bytearray] = defaultdict(lambda: bytearray(BUCKET_BYTES))
+    # Filters are whole buckets: so many URLs, and not the layer's capacity, fill these.
+    urls = int(8 * BUCKET_BYTES * layout.count(0) / bits_for(share))
+    assert urls >= capacity(0)
+    for at in range(urls):
         seen = fingerprint(f"http://a.example/{at}", "bloom")
-        put(chunks[layout.chunk(seen, 0)], seen)
+        put(buckets[layout.buckets(seen, 1)[0]], seen)
     probes = 60_000
     hits = 0
     for at in range(probes):
         seen = fingerprint(f"http://b.example/{at}", "bloom")
-        hits += holds(chunks[layout.chunk(seen, 0)], seen)
-    expected = probes * false_positive_rate(8 * CHUNK_BYTES * layout.chunks(0) / capacity(0))
-    assert expected <= probes * rate_of_layer(rate, 0)
+        hits += holds(block_of(buckets[layout.buckets(seen, 1)[0]], seen), seen)
+    expected = probes * share
     assert abs(hits - expected) < 0.25 * expected + 3 * expected**0.5
 
 
@@ -121,8 +154,9 @@ def test_the_rates_of_all_layers_add_up_to_less_than_the_stated_one() -> None:
     assert sum(rate_of_layer(RATE, layer) for layer in range(60)) <= RATE
     for layers in (1, 4, 8, 12):
         full = estimated_rate(RATE, layers=layers, inserted=capacity(layers - 1))
-        # Filters are whole chunks: the first ones are a little larger than they have to be.
-        assert 0.7 * sum(rate_of_layer(RATE, n) for n in range(layers)) < full <= RATE
+        shares = sum(rate_of_layer(RATE, n) for n in range(layers))
+        # Filters are whole buckets: those of the first layers are larger than they have to be.
+        assert shares - 0.9 * (rate_of_layer(RATE, 0) + rate_of_layer(RATE, 1)) < full <= shares
     assert estimated_rate(RATE, layers=0, inserted=0) == 0
     assert estimated_rate(RATE, layers=1, inserted=0) == 0
     assert estimated_rate(RATE, layers=1, inserted=1) < 1e-20
@@ -140,7 +174,7 @@ def test_more_bits_make_rarer_errors() -> None:
 def test_all_keys_of_a_shard_share_one_hash_tag() -> None:
     names = [getattr(KEYS, name) for name in TaskKeys.__slots__ if not name.startswith("_")]
     names += layout_of("exact").buckets(fingerprint("http://a.example/", "exact"), 3)
-    names += [key for layer in range(3) for key in layout_of("bloom").pieces(layer)]
+    names += layout_of("bloom").buckets(fingerprint("http://a.example/", "bloom"), 3)
     names.append(KEYS.queue("http://[::1]:80{x}"))  # type: ignore[arg-type]
     assert {name[: name.index("}") + 1] for name in names} == {"crawlctl:c:{j:3}"}
     assert len(set(names)) == len(names)
