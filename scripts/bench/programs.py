@@ -17,11 +17,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from sites import Site
 from usage import Sample, Usage
 
 PEERS = Path(__file__).resolve().parent / "peers"
-OURS = ("ours-1", "ours-2")
+OURS = ("ours-1", "ours-2", "ours-2-url")
 NAMES = (*OURS, "bare", "scrapy", "scrapy-redis", "crawlee")
 OWN_ROLES = ("worker", "master", "redis", "etcd", "program")
 FULL_SPEED = ("--delay", "0", "--per-host", "32")
@@ -56,10 +57,21 @@ class Run(NamedTuple):
         return {"program": self.program, "pages": self.pages, **shown}
 
 
-def run(name: str, site: Site, pages: int, folder: Path, *, peers: Path | None) -> Run:
-    """Run one of :data:`NAMES` for so many pages, in a folder of its own."""
+def run(
+    name: str, site: Site, pages: int, folder: Path, *, peers: Path | None, pin: bool = False
+) -> Run:
+    """Run one of :data:`NAMES` for so many pages, in a folder of its own.
+
+    Args:
+        name: which.
+        site: what is crawled.
+        pages: how many.
+        folder: of this run alone.
+        peers: environment of the programs that are not ours.
+        pin: keep each of our workers, with the process that reads its heavy pages, on one core.
+    """
     if name in OURS:
-        return _ours(name, site, pages, folder)
+        return _ours(name, site, pages, folder, pin=pin)
     if peers is None:
         sys.exit(f"{name} needs --peers DIR: an environment to install it in, or that has it")
     python = str(peers / "bin" / "python")
@@ -131,14 +143,35 @@ def crawling(
             process.wait()
 
 
-def _ours(name: str, site: Site, pages: int, folder: Path) -> Run:
-    options = (*FULL_SPEED, "--max-pages", str(pages))
-    workers = int(name.removeprefix("ours-"))
-    with crawling(site, folder, workers=workers, options=options) as (process, usage):
+def _ours(name: str, site: Site, pages: int, folder: Path, *, pin: bool) -> Run:
+    _, workers, *how = name.split("-")
+    spread = ("--shard-by", "url") if how else ()
+    options = (*FULL_SPEED, *spread, "--max-pages", str(pages))
+    with crawling(site, folder, workers=int(workers), options=options) as (process, usage):
+        if pin:
+            _pin(process.pid, int(workers))
         if process.wait():
             sys.exit(f"crawlctl crawl ended with exit code {process.returncode}")
         times = fetch_times(folder)
     return _measured(name, len(times), min(times), max(times), usage)
+
+
+def _pin(crawl: int, count: int) -> None:
+    """Keep each worker of a crawl on a core of its own, with what it starts later."""
+    deadline = time.monotonic() + _STOP_S
+    while True:
+        found = [
+            process for process in psutil.Process(crawl).children(recursive=True)
+            if "start-worker" in process.cmdline()
+        ]  # fmt: skip
+        if len(found) == count:
+            break
+        if time.monotonic() > deadline:
+            sys.exit(f"{len(found)} of {count} workers have started")
+        time.sleep(0.01)
+    for core, process in enumerate(sorted(found, key=lambda one: one.pid)):
+        for thread in process.threads():
+            os.sched_setaffinity(thread.id, {core % (os.cpu_count() or 1)})
 
 
 def fetch_times(folder: Path) -> list[float]:
