@@ -80,8 +80,8 @@ HELP: Final[dict[str, str]] = {
     "recrawl_max": "never visit a page again later  [default: 8 times --recrawl]",
     "priority": "weight among jobs: each step doubles the share of a worker's places that a job "
     "gets; above 0 more, below 0 less than others; more than 10 steps count as 10",
-    "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in half the memory, "
-    "which takes some new URLs for known ones",
+    "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in two thirds of "
+    "the memory at best, which takes some new URLs for known ones",
     "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
     "allow_private": "allow loopback, private and link-local addresses",
 }
