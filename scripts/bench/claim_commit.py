@@ -7,6 +7,8 @@ Everything goes through the product's own frontier, in batches of 16 pages as a 
 
 - pages a CPU second of the server's main thread with 40 links a page, 4 of them new, as when no
   cache helps; and with 8 links left, as when the worker's seen cache drops known ones;
+- the same 40 links with the calls of scrapy-redis 0.9, which keeps no claim that could be lost: a
+  request popped from a sorted set, a round trip for each link and for each that is new, the item;
 - bytes a queued URL: URLs of 73 bytes, 50 a host, whole (queue, ready, host's keys), without the
   seen-set;
 - claims with many hosts queued: the time a claim takes the server (from its own slow log);
@@ -25,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from bench_server import BenchServer, bench_server
-from seen_set import JOB, PER_HOST, item_of, seen_bytes
+from seen_set import JOB, PER_HOST, item_of, seen_bytes, sha1
 
 from common.frontier.items import Item
 from common.frontier.job import JobFrontier, MasterFence
@@ -113,6 +115,37 @@ async def pages_a_cpu_second(rig: Rig, *, pages: int, links: int) -> float:
     return done / (rig.server.cpu_s() - began)
 
 
+async def pages_a_cpu_second_as_scrapy_redis(server: BenchServer, *, pages: int) -> float:
+    """Return the rate of pop, filter, push and item of scrapy-redis, with links as above."""
+    await server.do("FLUSHALL")
+    rng = random.Random(1)
+    known = max(pages, 2000)
+    for number in range(known):
+        await server.client.commands(
+            [("ZADD", "requests", 0, request_of(number)), ("SADD", "dupefilter", sha1(number))]
+        )
+    fresh = known
+    began = server.cpu_s()
+    for _ in range(pages):
+        await server.client.commands(
+            [("MULTI",), ("ZRANGE", "requests", 0, 0), ("ZREMRANGEBYRANK", "requests", 0, 0),
+             ("EXEC",)]
+        )  # fmt: skip
+        first = rng.randrange(known // PER_HOST) * PER_HOST
+        found = [first + rng.randrange(PER_HOST) for _ in range(LINKS - NEW)]
+        for number in (*dict.fromkeys(found), *range(fresh, fresh + NEW)):
+            if await server.do("SADD", "dupefilter", sha1(number)):
+                await server.do("ZADD", "requests", 0, request_of(number))
+        fresh += NEW
+        await server.do("RPUSH", "items", RECORD)
+    return pages / (server.cpu_s() - began)
+
+
+def request_of(number: int) -> bytes:
+    """Return something as long as a pickled request."""
+    return item_of(number).url.encode().ljust(400)
+
+
 async def bytes_a_queued_url(rig: Rig, *, urls: int) -> float:
     await rig.begin()
     empty = await rig.server.used_bytes()
@@ -185,6 +218,8 @@ async def main() -> None:
         exact = Rig(server, JobSpec(shards=1, delay=0, per_host=1024))
         rate = await pages_a_cpu_second(exact, pages=chosen.pages, links=LINKS)
         verdict(f"claim and commit, {LINKS} links", rate, unit="pages a CPU second", least=6000)
+        other = await pages_a_cpu_second_as_scrapy_redis(server, pages=chosen.pages // 4)
+        print(f"... with the calls of scrapy-redis: {other:.4g}; ours is {rate / other:.1f}x")
         rate = await pages_a_cpu_second(exact, pages=chosen.pages, links=LEFT)
         verdict(f"claim and commit, {LEFT} links", rate, unit="pages a CPU second", least=20_000)
         size = await bytes_a_queued_url(exact, urls=chosen.queued)

@@ -194,7 +194,8 @@ async def seen_bytes(server: BenchServer, keys: TaskKeys) -> int:
     return before - await server.used_bytes()
 
 
-def _sha1(number: int) -> str:
+def sha1(number: int) -> str:
+    """Return what scrapy-redis would remember of a URL."""
     return hashlib.sha1(item_of(number).url.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -203,7 +204,7 @@ async def sadd(server: BenchServer, **how: float) -> Figure:
     empty = await server.used_bytes()
 
     async def take(numbers: Sequence[int]) -> int:
-        commands = [("SADD", "dupefilter", _sha1(number)) for number in numbers]
+        commands = [("SADD", "dupefilter", sha1(number)) for number in numbers]
         return sum(await server.client.commands(commands))
 
     new, mix, skipped = await measure(server, take, **how)  # type: ignore[arg-type]
@@ -216,7 +217,7 @@ async def sadd_round_trips(server: BenchServer, **how: float) -> Figure:
     empty = await server.used_bytes()
 
     async def take(numbers: Sequence[int]) -> int:
-        return sum([await server.do("SADD", "dupefilter", _sha1(number)) for number in numbers])
+        return sum([await server.do("SADD", "dupefilter", sha1(number)) for number in numbers])
 
     how["urls"] = min(how["urls"], 20_000)
     new, mix, skipped = await measure(server, take, **how)  # type: ignore[arg-type]
