@@ -17,30 +17,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
-import can_ada
-import msgspec
 import structlog
 from msgspec.structs import replace
 from multidict import CIMultiDict
-from yarl import URL
 
 from common.model.job import JobSpec
-from common.model.records import ErrorInfo, WarcRef
-from common.web.retry import ErrorCode, parse_retry_after
-from common.web.url import header_reference
+from common.model.records import ErrorInfo
+from common.web.retry import ErrorCode
 from worker.addresses import literal_private
 from worker.dns import CHOSEN, Addresses, ChosenResolver, Resolver, Route
 from worker.fetch_body import Body, Limits, read_body, text_field
-from worker.fetch_errors import (
-    InvalidLocationFault,
-    PrivateAddressFault,
-    Waits,
-    classify,
-    is_stale_connection,
-)
+from worker.fetch_errors import PrivateAddressFault, Waits, classify, is_stale_connection
+from worker.fetch_urls import exact_url, location_of
+from worker.fetched import Condition, Fetched
 from worker.heavy import Load
 from worker.stages import Stages
 from worker.web_session import Answer, open_session, trusted_headers
@@ -51,79 +43,17 @@ if TYPE_CHECKING:
 MAX_HOPS: Final = 10
 """Redirects back to the same page that are followed inside one fetch."""
 
-_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+NEXT_ADDRESS_S: Final = 2.0
+"""To connect to an address while another is left to try: time for that has to be left."""
+
 _UNREACHED: Final = frozenset(
     (ErrorCode.CONNECT_REFUSED, ErrorCode.CONNECT_FAILED, ErrorCode.CONNECT_TIMEOUT)
 )
 
-_log = structlog.get_logger()
-
-
-class Condition(NamedTuple):
-    """On which alone the page is wanted: that it is not as it was (RFC 9110, 13)."""
-
-    headers: Mapping[str, str]
-    recorded_at: str | None = None
-    """``WARC-Date`` of the response it was learnt from."""
-
-
-class Fetched(msgspec.Struct, frozen=True, kw_only=True):
-    """How a fetch ended."""
-
-    url: str
-    final_url: str
-    """Last URL requested; differs from ``url`` only after a bounce."""
-    status: int | None = None
-    """None where no response header arrived."""
-    reason: str | None = None
-    headers: Mapping[str, str] | None = None
-    """Names in any case, repeated fields in ``items()``; bytes that are no UTF-8 are surrogates."""
-    content_type: str | None = None
-    """The field as sent, with its parameters."""
-    location: str | None = None
-    """Absolute target of a redirect, of any scheme, fragment included."""
-    body: bytes = b""
-    """Decoded; where it ended early, what had arrived; after other errors empty."""
-    truncated: bool = False
-    """The body is not all of it: ended early, or cut on request."""
-    ip: str | None = None
-    """Address connected to; None through a proxy."""
-    error: ErrorInfo | None = None
-    had_no_room: bool = False
-    """The body was left unread, since this process holds too much already."""
-    abandoned: bool = False
-    """``wait_before_hop`` said no: a further request was due and not sent."""
-    hops: int = 0
-    """Redirects followed."""
-    warc: WarcRef | None = None
-    """Where the last response is archived."""
-    recorded_at: str | None = None
-    """Its ``WARC-Date`` there."""
-    is_conditional: bool = False
-    """The last request was: it asked for the page only if that had changed."""
-    started_at: float
-    """When the last request was started (monotonic)."""
-    ended_at: float
-    """When its last byte had arrived, or it had failed (monotonic)."""
-
-    @property
-    def elapsed_ms(self) -> int:
-        """From the start of the last request to its end."""
-        return round((self.ended_at - self.started_at) * 1000)
-
-    @property
-    def retry_after_s(self) -> float:
-        """For how long the host asks to be left alone (RFC 9110, 10.2.3); 0 = not at all."""
-        if self.headers is None or self.status not in (429, 503):
-            return 0.0
-        return parse_retry_after(self.headers.get("Retry-After"), now_s=time.time()) or 0.0
-
-
 _REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)
 """A longer body of a redirect is not worth reading to keep the connection."""
 
-NEXT_ADDRESS_S: Final = 2.0
-"""To connect to an address while another is left to try: time for that has to be left."""
+_log = structlog.get_logger()
 
 
 class Fetcher:
@@ -264,7 +194,7 @@ class Fetcher:
         is_brief = route is not None and route.has_next
         try:
             response = await self._session.get(
-                _exact_url(url),
+                exact_url(url),
                 headers=own,
                 allow_redirects=False,
                 timeout=self._brief if is_brief else self._session.timeout,
@@ -302,7 +232,7 @@ class Fetcher:
             answer = await self._send(url, _joined(own, condition), route)
             self._stages.connect.add(answer.sent_at - started_at)
             self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
-            location = _location_of(answer, url)
+            location = location_of(answer, url)
             wanted = limits if location is None else _REDIRECT_LIMITS
             body = await read_body(answer, wanted, load)
             ended_at = time.monotonic()
@@ -370,36 +300,3 @@ def _is_conditional(answer: Answer) -> bool:
 
 def _is_unreached(fetched: Fetched) -> bool:
     return fetched.error is not None and fetched.error.code in _UNREACHED
-
-
-def target_of(url: str) -> str:
-    """Return path and query as they are sent."""
-    return url[url.index("/", 8) :]
-
-
-def _exact_url(url: str) -> URL:
-    exact = URL(url, encoded=True)
-    if url.endswith("?"):  # an empty query would be lost: carry its mark in the path
-        return URL.build(
-            scheme=exact.scheme, authority=exact.raw_authority, path=target_of(url), encoded=True
-        )
-    return exact
-
-
-def _location_of(answer: Answer, url: str) -> str | None:
-    """Return the absolute target of a redirect.
-
-    Raises:
-        InvalidLocationFault: the server names a target that is no URL.
-    """
-    if answer.status not in _REDIRECTS:
-        return None
-    field = answer.headers.get("Location", "").strip()
-    if not field:
-        return None
-    reference = header_reference(field.encode("utf-8", "surrogateescape"))
-    try:
-        target: str = (can_ada.parse(url) + reference).href
-    except ValueError as error:
-        raise InvalidLocationFault("the redirect's Location is not a valid URL") from error
-    return target

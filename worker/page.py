@@ -38,7 +38,7 @@ from common.runtime.clock import utc_now
 from common.web import sitemap, url
 from common.web.retry import ErrorCode, GiveUp, RetryAfter
 from worker.aside import UnreadableError
-from worker.fetch import Fetched
+from worker.fetched import Fetched
 from worker.heavy import AGAIN_S, Load
 from worker.job import JobContext
 from worker.outlinks import Selected

@@ -9,7 +9,7 @@ from common.frontier.items import Item
 from common.plugins.api import Response
 from common.web import directives
 from common.web.html import Page, is_html
-from worker.fetch import Fetched
+from worker.fetched import Fetched
 from worker.steps import in_steps
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from common.frontier.items import Item
 from common.model.ids import NodeId, Token
 from common.model.records import Outcome, ResultRecord
 from common.runtime.clock import utc_now
-from worker.fetch import Fetched
+from worker.fetched import Fetched
 
 
 def record_of(

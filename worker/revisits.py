@@ -24,7 +24,7 @@ from common.model.job import BUDGETS, JobSpec
 from common.model.records import Outcome, ResultRecord
 from common.web.recrawl import GONE, GONE_VISITS, Schedule, entity_tag, http_date
 from common.web.retry import ErrorCode
-from worker.fetch import Condition, Fetched
+from worker.fetched import Condition, Fetched
 from worker.reading import fields
 
 _DIGEST_BYTES = 16

@@ -20,7 +20,8 @@ from common.model.records import ErrorInfo
 from common.web import url
 from common.web.retry import ErrorCode
 from common.web.robots import MAX_BYTES, RobotsPolicy, RobotsRules, policy_for_status
-from worker.fetch import Fetched, Fetcher
+from worker.fetch import Fetcher
+from worker.fetched import Fetched
 from worker.pacer import Pacer
 from worker.patience import Patience
 from worker.visit import Visit

@@ -24,7 +24,7 @@ from common.model.job import JobSpec
 from common.model.records import ErrorInfo
 from common.web import sitemap
 from common.web.url import canonicalize
-from worker.fetch import Fetched
+from worker.fetched import Fetched
 from worker.outlinks import Outlinks
 from worker.parsing import PageParser
 from worker.robots import RobotsCache

@@ -12,7 +12,8 @@ from aiohttp import HttpVersion11
 from common.model.records import ErrorInfo, WarcRef
 from common.runtime.secrets import HIDDEN
 from common.web.retry import ErrorCode
-from worker.fetch import Fetched, target_of
+from worker.fetch_urls import target_of
+from worker.fetched import Fetched
 from worker.warc import Archive
 from worker.warc_record import Cut, Exchange, date_of
 from worker.web_session import Answer

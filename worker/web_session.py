@@ -1,6 +1,6 @@
 """The HTTP session of one job: connection pool, name look-ups, address checks, headers, cookies.
 
-Only ``worker.fetch`` uses it. Whatever is changed about the HTTP library's own behaviour is here:
+Only a fetch uses it. Whatever is changed about the HTTP library's own behaviour is here:
 
 * No connection to an address that is not public, unless the job allows it. The check sits where the
   socket for an address is made, so neither redirects nor changing DNS answers get around it.

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from common.model.job import JobSpec
-from worker.fetch import Fetched, Fetcher
+from worker.fetch import Fetcher
+from worker.fetched import Fetched
 
 
 async def at_once(_ended_at: float) -> bool:

@@ -16,7 +16,8 @@ from common.model.job import JobSpec
 from tests.support.fetching import at_once, code_of
 from tests.support.site import Page, Request, Site, redirect
 from tests.support.warcs import Record, read_all
-from worker.fetch import Fetched, Fetcher
+from worker.fetch import Fetcher
+from worker.fetched import Fetched
 from worker.warc import Archive
 from worker.warc_recorder import Recorder
 

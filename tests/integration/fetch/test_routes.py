@@ -16,7 +16,8 @@ from common.model.job import JobSpec
 from tests.support.fetching import at_once, code_of
 from tests.support.rawserver import RawServer, Reply, full_backlog, page
 from worker.dns import Addresses, Resolver, Route
-from worker.fetch import NEXT_ADDRESS_S, Fetched, Fetcher
+from worker.fetch import NEXT_ADDRESS_S, Fetcher
+from worker.fetched import Fetched
 
 PAGE = {"/": Reply(page(b"<title>page</title>"))}
 FIRST, SECOND = "127.0.0.48", "127.0.0.49"

@@ -14,7 +14,7 @@ from common.frontier.visits import Known, decode_known
 from common.model.ids import HostKey
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo, Outcome, ResultRecord
-from worker.fetch import Fetched
+from worker.fetched import Fetched
 from worker.revisits import Revisits, condition_of
 
 HOST = HostKey("http://h.example")
