@@ -53,6 +53,11 @@ _UNREACHED: Final = frozenset(
 _REDIRECT_LIMITS: Final = Limits(max_body=65_536, accept=(), cut=False)
 """A longer body of a redirect is not worth reading to keep the connection."""
 
+_TOO_MANY_HOPS: Final = ErrorInfo(
+    code=ErrorCode.TOO_MANY_REDIRECTS,
+    message=f"the page redirected to itself more than {MAX_HOPS} times",
+)
+
 _log = structlog.get_logger()
 
 
@@ -142,12 +147,7 @@ class Fetcher:
         """
         limits = self._limits
         if any_type or cut or max_body is not None:
-            limits = Limits(
-                max_body=limits.max_body if max_body is None else max_body,
-                accept=() if any_type else limits.accept,
-                cut=cut,
-                min_rate=limits.min_rate,
-            )
+            limits = self._limits_with(any_type=any_type, max_body=max_body, cut=cut)
         own = self._own_headers(headers) if trusted else None
         target = url
         hops = 0
@@ -165,13 +165,7 @@ class Fetcher:
             elif fetched.location is None or not is_bounce(fetched.location):
                 return fetched
             elif hops == MAX_HOPS:
-                return replace(
-                    fetched,
-                    error=ErrorInfo(
-                        code=ErrorCode.TOO_MANY_REDIRECTS,
-                        message=f"the page redirected to itself more than {MAX_HOPS} times",
-                    ),
-                )
+                return replace(fetched, error=_TOO_MANY_HOPS)
             else:
                 hops += 1
                 condition = None
@@ -180,16 +174,23 @@ class Fetcher:
             if not await wait_before_hop(fetched.ended_at):
                 return replace(fetched, abandoned=True)
 
-    def _check_literal(self, url: str) -> None:
-        # Without a proxy, the address connected to is what counts.
-        if self._has_proxy and not self._allow_private and literal_private(url):
-            raise PrivateAddressFault
+    def _limits_with(self, *, any_type: bool, max_body: int | None, cut: bool) -> Limits:
+        usual = self._limits
+        return Limits(
+            max_body=usual.max_body if max_body is None else max_body,
+            accept=() if any_type else usual.accept,
+            cut=cut,
+            min_rate=usual.min_rate,
+        )
 
     def _own_headers(self, further: Mapping[str, str] | None) -> Mapping[str, str] | None:
         return _merged(self._trusted_headers, further) if further else self._trusted_headers
 
     async def _send(self, url: str, own: Mapping[str, str] | None, route: Route | None) -> Answer:
         """Send a request; return once the header of its answer has come."""
+        # Without a proxy, the address connected to is what counts.
+        if self._has_proxy and not self._allow_private and literal_private(url):
+            raise PrivateAddressFault
         chosen = None if route is None else CHOSEN.set(route.choice)
         is_brief = route is not None and route.has_next
         try:
@@ -228,7 +229,6 @@ class Fetcher:
         answer: Answer | None = None
         location: str | None = None
         try:
-            self._check_literal(url)
             answer = await self._send(url, _joined(own, condition), route)
             self._stages.connect.add(answer.sent_at - started_at)
             self._stages.first_byte.add((header_at := time.monotonic()) - answer.sent_at)
@@ -247,7 +247,25 @@ class Fetcher:
                 answer.release()  # closes the connection unless the body was read to its end
         if location is not None and body.failure is not None:
             body = Body()  # a redirect is complete with its header: its body is of no matter
-        fetched = Fetched(
+        fetched = self._fetched(url, answer, location, body, started_at, ended_at)
+        if self._recorder is not None and answer is not None and not body.had_no_room:
+            refers_to = condition.recorded_at if condition else None
+            warc, recorded_at = await self._recorder.record(
+                answer, fetched, own=own or (), cut=limits.cut, refers_to=refers_to
+            )
+            fetched = replace(fetched, warc=warc, recorded_at=recorded_at)
+        return fetched, is_stale_connection(body.failure)
+
+    def _fetched(
+        self,
+        url: str,
+        answer: Answer | None,
+        location: str | None,
+        body: Body,
+        started_at: float,
+        ended_at: float,
+    ) -> Fetched:
+        return Fetched(
             url=url,
             final_url=url,
             status=None if answer is None else answer.status,
@@ -264,16 +282,6 @@ class Fetcher:
             started_at=started_at,
             ended_at=ended_at,
         )
-        if self._recorder is not None and answer is not None and not body.had_no_room:
-            warc, recorded_at = await self._recorder.record(
-                answer,
-                fetched,
-                own=own or (),
-                cut=limits.cut,
-                refers_to=condition.recorded_at if condition else None,
-            )
-            fetched = replace(fetched, warc=warc, recorded_at=recorded_at)
-        return fetched, is_stale_connection(body.failure)
 
     def _named(self, failure: Exception, answer: Answer | None) -> ErrorInfo:
         error = classify(failure, answered=answer is not None, waits=self._waits)
