@@ -25,7 +25,8 @@ from common.plugins.loading import PluginSet
 from common.runtime.clock import utc_now
 from worker.capacity import Capacity, weight
 from worker.job import JobContext
-from worker.plugins import JobPlugins, PluginFaults, open_plugins
+from worker.plugin_faults import PluginFaults
+from worker.plugins import JobPlugins, open_plugins
 from worker.stages import Stages
 
 if TYPE_CHECKING:

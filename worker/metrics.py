@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from common.model.records import Outcome
 from worker.health import Health
-from worker.plugins import PluginFaults
+from worker.plugin_faults import PluginFaults
 from worker.stages import BOUNDS_S, Histogram
 
 

@@ -36,7 +36,7 @@ from worker.capacity import Capacity
 from worker.health import Health
 from worker.jobs import Jobs
 from worker.owned import OwnedTasks
-from worker.plugins import PluginFaults
+from worker.plugin_faults import PluginFaults
 
 TICK_S: Final = 0.25
 """How often locks held by others are tried again, and finished tasks looked at."""

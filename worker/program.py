@@ -31,7 +31,7 @@ from common.runtime.settings import Settings
 from worker.capacity import Capacity
 from worker.health import Health
 from worker.node import WorkerNode
-from worker.plugins import PluginFaults
+from worker.plugin_faults import PluginFaults
 
 PAUSE_S: Final = (0.1, 5.0)
 """First and longest wait before another session is tried."""

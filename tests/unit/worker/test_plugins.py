@@ -13,21 +13,16 @@ from typing import Any
 import pytest
 import structlog
 
+import worker.plugin_calls
+import worker.plugin_faults
 import worker.plugins
 from common.model.errors import CrawlerError
 from common.model.job import JobSpec
 from common.plugins.api import JobInfo, Link, Plugin, Request, Response
 from tests.support.plugins import Example, Failing, Stubborn, plugins
-from worker.plugins import (
-    MAX_DEPTH,
-    MAX_EXTRA_BYTES,
-    MAX_LINKS,
-    MAX_RULES,
-    JobPlugins,
-    PluginFailed,
-    PluginFaults,
-    open_plugins,
-)
+from worker.plugin_answers import MAX_DEPTH, MAX_EXTRA_BYTES, MAX_LINKS
+from worker.plugin_faults import PluginFailed, PluginFaults
+from worker.plugins import MAX_RULES, JobPlugins, open_plugins
 
 PAGE = Response(
     url="http://h.example/a/page", final_url="http://h.example/a/page", status=200,
@@ -226,7 +221,7 @@ async def test_a_page_that_is_cancelled_is_no_fault() -> None:
 
 
 async def test_a_hook_that_awaits_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.plugins, "HOOK_S", 0.01)
+    monkeypatch.setattr(worker.plugin_calls, "HOOK_S", 0.01)
     monkeypatch.setattr(worker.plugins, "PREPARE_S", 0.02)
 
     async def wait(_: object) -> None:
@@ -254,7 +249,7 @@ async def test_a_hook_that_cancels_its_own_task_fails_its_page_alone() -> None:
 async def test_a_hook_that_does_not_let_itself_be_cancelled_holds_no_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker.plugins, "HOOK_S", 0.01)
+    monkeypatch.setattr(worker.plugin_calls, "HOOK_S", 0.01)
     ends = asyncio.Event()
 
     async def stay(_: Response) -> None:
@@ -331,13 +326,17 @@ async def test_a_fault_is_logged_at_first_and_then_once_in_a_while() -> None:
 async def test_a_hook_in_which_the_loop_stands_still_is_named(
     monkeypatch: pytest.MonkeyPatch, hook: str, awaits: bool
 ) -> None:
-    monkeypatch.setattr(worker.plugins, "BLOCKS_S", 0.2)
+    monkeypatch.setattr(worker.plugin_faults, "BLOCKS_S", 0.2)
 
     async def sleep(_: object) -> None:
         await asyncio.sleep(0)
-        time.sleep(worker.plugins.BLOCKS_S)  # noqa: ASYNC251 - what must not be done
+        time.sleep(worker.plugin_faults.BLOCKS_S)  # noqa: ASYNC251 - what must not be done
 
-    act = sleep if awaits and hook != "refuse" else lambda _: time.sleep(worker.plugins.BLOCKS_S)
+    act = (
+        sleep
+        if awaits and hook != "refuse"
+        else lambda _: time.sleep(worker.plugin_faults.BLOCKS_S)
+    )
     job = await opened(p=plugin(hook, act))
     with structlog.testing.capture_logs() as logged:
         await ask(job, hook)

@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from common.frontier import FrontierClient, RedisOptions
 from worker.health import Health
 from worker.metrics import registry_of
-from worker.plugins import PluginFaults
+from worker.plugin_faults import PluginFaults
 from worker.stages import BOUNDS_S, CALL_STAGES, PAGE_STAGES, Histogram, Stages
 
 
