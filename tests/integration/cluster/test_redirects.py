@@ -7,7 +7,7 @@ import pytest
 from tests.support.crawling import crawls
 from tests.support.rawserver import Exchange, RawServer, Reply, page
 from tests.support.servers import EtcdServer, RedisServer
-from worker.page import MAX_REDIRECTS
+from worker.answers import MAX_REDIRECTS
 
 
 @pytest.mark.parametrize("first", ["a seed", "a link"])
