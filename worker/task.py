@@ -17,15 +17,14 @@ from typing import Final
 import structlog
 
 from common.coord import Coord
-from common.coord.lock import Locks
 from common.coord.session import Session
 from common.frontier.client import FrontierClient
-from common.frontier.job import shard_state
 from common.frontier.owner import TaskFrontier
-from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState
+from common.frontier.replies import Claim, Claimed, Refusal, ShardState
 from common.frontier.visits import DueVisits
-from common.model.errors import CoordUnavailable, FrontierUnavailable, UnknownOutcome
+from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Task, Token
+from worker.adoption import Adopter
 from worker.committer import BATCH, Committer
 from worker.job import JobContext
 from worker.page import PageWorker
@@ -39,8 +38,6 @@ BACKLOG: Final = 4 * BATCH
 """Settlements waiting to be written above which nothing more is claimed."""
 IDLE_S: Final = (0.005, 1.0)
 """First and longest wait of a task with nothing to claim."""
-PAUSE_S: Final = (0.05, 1.0)
-"""First and longest wait before a service that did not answer is asked again."""
 FREE_S: Final = 2.0
 """How long a lost task tries to give back the slots of its requests."""
 
@@ -73,11 +70,8 @@ class TaskRunner:
         self.task = task
         self.token = token
         self._session = session
-        self._coord = coord
         self._context = context
-        self._dead_below = dead_below
         self._on_page = on_page
-        self._lock_name = Locks.task_name(task)
         self._log = log.bind(job=task.job, shard=task.shard, token=token)
         self._frontier = TaskFrontier(
             client, cluster=cluster, task=task, spec=context.spec, token=token
@@ -94,12 +88,17 @@ class TaskRunner:
             due = DueVisits(client, cluster=cluster, task=task, spec=spec, token=token)
             self._recaller = Recaller(coord, self._frontier, due, job=task.job, shard=task.shard)
         self._held: dict[int, asyncio.Task[None]] = {}
-        self._run = ""
-        """Server run of the last adoption."""
-        self._undone: set[int] = set()
-        """Claims held while the server lost what it had acknowledged: to be given back."""
+        self._adopter = Adopter(
+            coord,
+            self._frontier,
+            context.outlinks,
+            task=task,
+            token=token,
+            held=self._held.keys(),
+            is_mine=self._is_mine,
+            dead_below=dead_below,
+        )
         self._wake = asyncio.Event()
-        self._adopting = asyncio.Lock()
         self._draining = False
         self._lost = False
         self._hosts: list[tuple[HostKey, float]] = []
@@ -154,9 +153,9 @@ class TaskRunner:
             self._frontier,
             shard=self.task.shard,
             may_write=self._is_mine,
-            readopt=self._adopt,
+            readopt=self._adopter.adopt,
             on_settled=self._settled,
-            is_undone=self._undone.__contains__,
+            is_undone=self._adopter.undone.__contains__,
         )
 
     async def _abandon(self) -> None:
@@ -174,52 +173,9 @@ class TaskRunner:
         except (TimeoutError, FrontierUnavailable) as error:
             self._log.info("task.slots_kept", reason=str(error), until="their requests time out")
 
-    async def _adopt(self) -> bool:
-        """Adopt the shard under the server's present run; False = the task is not ours any more.
-
-        Numbered, since the order is the point (design rule P6).
-        """
-        async with self._adopting:
-            pause = PAUSE_S[0]
-            while self._is_mine():
-                try:
-                    run = await self._frontier.current_run()  # 1. the run
-                    held = await self._coord.locks.is_held(
-                        self._lock_name, self.token
-                    )  # 2. the lock
-                    if not held:
-                        return False
-                    stored = await self._coord.jobs.get(self.task.job)  # 3. the job's state
-                    if stored is None:
-                        return False
-                    self._context.outlinks.begin_run(run)
-                    answer = await self._frontier.adopt(  # 4. the shard, under that run
-                        run, state=shard_state(stored.job.state), revision=stored.revision
-                    )
-                    if isinstance(answer, Adopted):
-                        if run != self._run and not self._frontier.is_durable:
-                            # 5. links that its pages offered, or left out as known, may be gone
-                            self._undone.update(self._held)
-                        self._run = run
-                        requeued = await self._frontier.recover(
-                            set(self._held), dead_below=self._dead_below
-                        )
-                        if not isinstance(requeued, Refusal):
-                            self._log.info("task.adopted", run=run[:8], requeued=requeued)
-                            return True
-                        answer = requeued
-                    if answer is not Refusal.RUN:
-                        self._log.info("task.not_adopted", by=str(answer))
-                        return False
-                except (CoordUnavailable, UnknownOutcome, FrontierUnavailable) as error:
-                    self._log.warning("task.adopt_waiting", reason=str(error))
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, PAUSE_S[1])
-            return False
-
     async def _pump(self, committer: Committer) -> bool:
         """Claim until drained; False = the task is not ours any more."""
-        if not await self._adopt():
+        if not await self._adopter.adopt():
             return False
         idle = IDLE_S[0]
         while not self._draining:
@@ -234,7 +190,7 @@ class TaskRunner:
                     idle = min(2 * idle, IDLE_S[1])
                     await self._sleep(idle)
                 case Refusal.RUN:
-                    if not await self._adopt():
+                    if not await self._adopter.adopt():
                         return False
                 case Refusal() as refusal:
                     self._log.info("task.refused", by=refusal.value)
@@ -277,7 +233,7 @@ class TaskRunner:
                 answer = await self._frontier.claim(places, delays, ended=freed)
             except FrontierUnavailable as error:
                 self._log.warning("claim.waiting", reason=str(error))
-                return (None if await self._adopt() else Refusal.STALE), 0
+                return (None if await self._adopter.adopt() else Refusal.STALE), 0
             if isinstance(answer, Claimed):
                 now = time.monotonic()
                 self._context.stages.claim.add(now - sent_at)
@@ -311,7 +267,7 @@ class TaskRunner:
         for settlement in batch:
             self._held.pop(settlement.claim, None)
             self._ended.pop(settlement.claim, None)
-            self._undone.discard(settlement.claim)
+            self._adopter.undone.discard(settlement.claim)
             self._on_page(settlement)
         self._wake.set()
 

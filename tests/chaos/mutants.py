@@ -150,9 +150,9 @@ MUTANTS = {
         frozenset({"lost"}),
     ),
     "undone": Mutant(
-        "pages whose links a crash took back are fetched again (task.py)",
+        "pages whose links a crash took back are fetched again (adoption.py)",
         "rolled-back",
-        (Patch("worker/task.py", "self._undone.update(self._held)", "pass"),),
+        (Patch("worker/adoption.py", "self.undone.update(self._held)", "pass"),),
         frozenset({"lost"}),
     ),
     "claim-once": Mutant(
@@ -166,7 +166,8 @@ MUTANTS = {
         "claims whose reply was lost are found again (task.py)",
         "lost-replies",
         (Patch("worker/task.py",
-               "return (None if await self._adopt() else Refusal.STALE), 0", "return None, 0"),),
+               "return (None if await self._adopter.adopt() else Refusal.STALE), 0",
+               "return None, 0"),),
         frozenset({"hang"}),
     ),
     "nonce": Mutant(
