@@ -1,9 +1,8 @@
 """What a crawler needs of a page: title, links, encoding.
 
 Links come out canonical, distinct, in document order, resolved against the page's own base, http
-and https only. Each href is looked at once a page as a raw string, and once a site as a URL: a
-:class:`LinkResolver` remembers what a reference means in its directory, so that the navigation
-which repeats on every page costs one dict look-up a link.
+and https only. Each href is looked at once a page as a raw string, and once a site as a URL
+(``common.web.references``).
 
 Scripts do not run: noscript is markup, templates are inert. Nothing raises on any input.
 An :class:`HtmlParser` belongs to one thread at a time.
@@ -19,19 +18,13 @@ from typing import Final, NamedTuple
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNode
 
 from common.web import charset, directives, simhash, soup
-from common.web.url import Base, canonicalize, document_base, host_key
+from common.web.references import MEMO_ENTRIES, LinkResolver, with_query_in
+from common.web.url import canonicalize, document_base
 
 MAX_TITLE_CHARS: Final = 500
 _MAX_RAW_TITLE_CHARS: Final = 20_000
-_MAX_REMEMBERED_CHARS: Final = 512
-_MEMO_ENTRIES: Final = 65_536
-_ENTRIES_PER_TABLE: Final = 8
-"""What an empty table is counted as: sites of one page a directory must not grow it unseen."""
 _NOWHERE: Final = "javascript:"
 """Stands for an attribute that only looks like the one asked for, as ``xlink:href`` does."""
-_OWN: Final = ""
-"""Stands in a look-up for a reference whose meaning is the page's own (``?x``): never a URL."""
-
 _SELECTORS: Final = {
     "base": "base[href]",
     "meta": "meta[name][content]",
@@ -53,7 +46,6 @@ _PLAIN: Final = f"a[href]{_UNMARKED},area[href]{_UNMARKED}"
 _FEW_MARKED: Final = 16
 _HREF_TAGS: Final = frozenset(("a", "area", "link"))
 _NOT_ASCII_COMPATIBLE: Final = frozenset(("utf-16le", "utf-16be", "iso-2022-jp"))
-_CONTROLS_AND_SPACE: Final = "".join(map(chr, range(0x21)))
 _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)))
 _REFRESH: Final = re.compile(
     r"""[\t\n\f\r ]*(?:[0-9]|(?=\.))[0-9.]*(?:[\t\n\f\r ]*[;,]|[\t\n\f\r ])[\t\n\f\r ]*
@@ -90,7 +82,7 @@ class HtmlParser:
     def __init__(
         self,
         *,
-        memo_entries: int = _MEMO_ENTRIES,
+        memo_entries: int = MEMO_ENTRIES,
         agent: str = "crawlctl",
         with_simhash: bool = False,
     ) -> None:
@@ -146,7 +138,7 @@ class HtmlParser:
         self, references: Iterable[str], base: str, encoding: charset.Charset
     ) -> list[str]:
         if encoding is not charset.UTF_8:
-            references = dict.fromkeys(_with_query_in(raw, encoding) for raw in references)
+            references = dict.fromkeys(with_query_in(raw, encoding) for raw in references)
         return self._resolver.resolve(references, base=base)
 
     def _nofollow(
@@ -184,105 +176,6 @@ class HtmlParser:
         if query is None:
             query = self._queries[chosen] = ",".join(map(_SELECTORS.__getitem__, chosen))
         return query
-
-
-class LinkResolver:
-    """Canonical forms of references, remembered by the directory they were found in.
-
-    When ``max_entries`` are held nothing is added, and the next page starts afresh: refilling costs
-    less than keeping an order of use.
-    """
-
-    def __init__(self, *, max_entries: int = _MEMO_ENTRIES) -> None:
-        self._max_entries = max_entries
-        self._tables: dict[str, _Table] = {}
-        self._origins: dict[str, dict[str, str | None]] = {}
-        self._everywhere: dict[str, str | None] = {}
-        self.entries = 0
-        """How many are held."""
-
-    def resolve(self, references: Iterable[str], *, base: str) -> list[str]:
-        """Return the distinct canonical URLs of ``references``, in order.
-
-        Args:
-            references: Raw hrefs, distinct.
-            base: What they are relative to; absolute.
-        """
-        if not base.startswith(("http://", "https://")):
-            urls = dict.fromkeys(canonicalize(raw, base) for raw in references)
-        else:
-            if self.entries >= self._max_entries:
-                self._forget()
-            table = self._directory(base)
-            urls = dict.fromkeys(map(table.__getitem__, references))
-            if _OWN in urls:
-                urls = dict.fromkeys(
-                    canonicalize(raw, base) if (url := table[raw]) == _OWN else url
-                    for raw in references
-                )
-        return list(filter(None, urls))
-
-    def _forget(self) -> None:
-        self._tables, self._origins, self._everywhere, self.entries = {}, {}, {}, 0
-
-    def _directory(self, base: str) -> _Table:
-        path, _, _ = base.partition("?")
-        directory = path[: path.rfind("/") + 1]
-        table = self._tables.get(directory)
-        if table is None:
-            origin = self._origins.setdefault(host_key(directory), {})
-            table = _Table(self, directory, origin=origin, everywhere=self._everywhere)
-            self._tables[directory] = table
-            self.entries += _ENTRIES_PER_TABLE
-        return table
-
-    def remember(self, known: dict[str, str | None], raw: str, url: str | None) -> None:
-        """Add one entry to a table while there is room; very long references are not kept."""
-        if self.entries < self._max_entries and len(raw) <= _MAX_REMEMBERED_CHARS:
-            self.entries += 1
-            known[raw] = url
-
-
-class _Table(dict[str, str | None]):
-    """What references mean in one directory, filled as they are asked for.
-
-    A reference that begins with a slash means the same all over its origin, and one with scheme and
-    host the same everywhere: these are looked up there before they are parsed.
-    """
-
-    __slots__ = ("_base", "_everywhere", "_origin", "_resolver")
-
-    def __init__(
-        self,
-        resolver: LinkResolver,
-        directory: str,
-        *,
-        origin: dict[str, str | None],
-        everywhere: dict[str, str | None],
-    ) -> None:
-        super().__init__()
-        self._resolver = resolver
-        self._base = Base(directory)
-        self._origin = origin
-        self._everywhere = everywhere
-
-    def __missing__(self, raw: str) -> str | None:
-        """Return what ``raw`` means, ``_OWN`` if that depends on more than the directory."""
-        wider: dict[str, str | None] | None = None
-        if raw.startswith(("http://", "https://")):
-            wider = self._everywhere
-        elif raw.startswith("/"):
-            wider = self._origin
-        elif raw.strip(_CONTROLS_AND_SPACE)[:1] in ("", "?", "#"):
-            return _OWN
-        if wider is not None and raw in wider:
-            url = wider[raw]
-        else:
-            url = self._base.resolve(raw)
-            if wider is not None:
-                self._resolver.remember(wider, raw, url)
-        self._resolver.remember(self, raw, url)
-        return url
 
 
 def is_html(content_type: str | None, body_start: bytes) -> bool:
@@ -383,22 +276,3 @@ def _title(tree: LexborHTMLParser) -> str | None:
         return None
     words = " ".join(node.text()[:_MAX_RAW_TITLE_CHARS].split())
     return words.translate(_CONTROLS)[:MAX_TITLE_CHARS].strip() or None
-
-
-def _with_query_in(raw: str, encoding: charset.Charset) -> str:
-    """Percent-encode the query of a reference in the encoding of its page, as browsers do."""
-    if raw.isascii() or "?" not in raw or encoding.name.startswith("utf-"):
-        return raw
-    before, hash_mark, fragment = raw.partition("#")
-    path, mark, query = before.partition("?")
-    query = "".join(char if char < "\x80" else _octets(char, encoding) for char in query)
-    return f"{path}{mark}{query}{hash_mark}{fragment}"
-
-
-def _octets(char: str, encoding: charset.Charset) -> str:
-    """Return a character percent-encoded; one that the encoding lacks as a numeric reference."""
-    try:
-        encoded = char.encode(encoding.codec)
-    except UnicodeEncodeError:
-        return f"%26%23{ord(char)}%3B"
-    return "".join(f"%{octet:02X}" for octet in encoded)

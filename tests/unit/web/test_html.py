@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.web.html import MAX_TITLE_CHARS, HtmlParser, LinkResolver, Page, is_html
+from common.web.html import MAX_TITLE_CHARS, HtmlParser, Page, is_html
+from common.web.references import LinkResolver
 from common.web.url import canonicalize
 
 _FOLLOW = frozenset(("a", "area", "iframe", "frame", "meta-refresh"))
