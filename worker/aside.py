@@ -18,7 +18,7 @@ import msgspec
 
 from common.embedded.launch import child_environment, module_command
 from common.web.html import Page
-from common.web.sitemap import Sitemap
+from common.web.sitemap_reader import Sitemap
 from worker.reader import (
     LENGTH,
     Answer,

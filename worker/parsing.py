@@ -10,7 +10,7 @@ from typing import Final
 
 from common.web import sitemap
 from common.web.html import HtmlParser, Page
-from common.web.sitemap import Sitemap
+from common.web.sitemap_reader import Sitemap
 from worker.aside import Aside
 from worker.heavy import LIGHT_BYTES
 from worker.reader import PageRequest, SitemapRequest

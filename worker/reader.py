@@ -24,7 +24,7 @@ import msgspec
 
 from common.web import sitemap
 from common.web.html import HtmlParser, Page
-from common.web.sitemap import Sitemap
+from common.web.sitemap_reader import Sitemap
 
 LENGTH: Final = struct.Struct(">I")
 PART: Final = 2_000

@@ -22,7 +22,7 @@ from common.frontier.items import Item
 from common.model.ids import HostKey
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo
-from common.web import sitemap
+from common.web.sitemap_reader import Entry
 from common.web.url import canonicalize
 from worker.fetched import Fetched
 from worker.outlinks import Outlinks
@@ -105,7 +105,7 @@ class Sitemaps:
     async def read(self, item: Item, fetched: Fetched) -> Named:
         """Return what a fetched sitemap leads to; its pages by priority, then newest first."""
         found = await self._parser.read_sitemap(fetched.body, url=fetched.final_url)
-        entries: dict[str, sitemap.Entry] = {}
+        entries: dict[str, Entry] = {}
         async for some in in_steps(found.pages):
             for entry in some:
                 entries.setdefault(self._outlinks.clean(entry.url), entry)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from common.web import charset, cleaning, directives, retry, simhash, sitemap, soup, traps
 from common.web.html import HtmlParser
 from common.web.robots import RobotsRules
+from common.web.sitemap_reader import MAX_CHILDREN, MAX_ENTRIES
 from common.web.url import MAX_URL_BYTES, canonicalize, header_reference, host_key
 from worker.content_coding import codings_of, open_decoder
 from worker.fetch_errors import FetchFault
@@ -117,8 +118,8 @@ def check_sitemap(data: Draw) -> None:
         case "cut":
             body = gzip.compress(body, mtime=0)[: data.draw(st.integers(2, 60))]
     found = sitemap.parse(body)
-    assert len(found.pages) <= sitemap.MAX_ENTRIES
-    assert len(found.children) <= sitemap.MAX_CHILDREN
+    assert len(found.pages) <= MAX_ENTRIES
+    assert len(found.children) <= MAX_CHILDREN
     for entry in found.pages + found.children:
         assert len(entry.url) <= MAX_URL_BYTES
         assert "\0" not in entry.url
