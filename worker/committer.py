@@ -19,8 +19,9 @@ from typing import Final
 import structlog
 
 from common.frontier.items import Item
-from common.frontier.owner import Finished, Release, Retry, Settled, SitemapRead, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Offered, Refusal
+from common.frontier.settling import Finished, Release, Retry, Settled, SitemapRead
 from common.model.errors import FrontierUnavailable
 from worker.job import JobContext
 from worker.settlement import Settlement

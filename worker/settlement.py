@@ -16,8 +16,8 @@ import msgspec
 from common.frontier import items
 from common.frontier.items import Item
 from common.frontier.ledger import Spent
-from common.frontier.owner import Finished, Release, Retry, SitemapRead
 from common.frontier.replies import Claim
+from common.frontier.settling import Finished, Release, Retry, SitemapRead
 from common.model.ids import HostKey, Token
 from common.model.records import ErrorInfo, Outcome
 from common.runtime.clock import utc_now

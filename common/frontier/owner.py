@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from common.frontier import items
 from common.frontier.client import FrontierClient
 from common.frontier.items import Item
 from common.frontier.keys import HostQueues, TaskKeys
-from common.frontier.letters import encode_letter
 from common.frontier.replies import Adopted, Claim, Claimed, Refusal, ShardState, refusal_of
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
+from common.frontier.settling import (
+    NOTHING,
+    Finished,
+    Release,
+    Retry,
+    SettleCalls,
+    Settled,
+    SitemapRead,
+    claim_names,
+)
 from common.model.ids import HostKey, Task, Token
 from common.model.job import JobSpec
-from common.model.records import Outcome
 
 HOLD_MS = 5_000
 """A claim may be sent for this long; later it must be released (design rule P9)."""
@@ -35,67 +40,9 @@ SUSPECT_OWNERS = MAX_OWNERS - 1
 since to know what was on the wire would cost a round trip a page; it harms no innocent one."""
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 RECOVER_AT_ONCE = 4
 RECOVER_BATCH = 250
 """Claims a requeue call; keeps each call under ten milliseconds."""
-
-
-class Finished(NamedTuple):
-    """A claim to commit."""
-
-    claim: int
-    host: HostKey
-    ended_ago_ms: int
-    """Since the response ended; -1 = no request was sent."""
-    delay_ms: int
-    outcome: Outcome
-    record: bytes
-    """The result record, JSON."""
-    letter: bytes = b""
-    """For a dead letter: its item, so that it can be put back."""
-    visit: bytes = b""
-    """Where pages are visited again: what is to come of this one (``visits.next_visit``)."""
-
-
-class Retry(NamedTuple):
-    """A claim to put back for later."""
-
-    claim: int
-    host: HostKey
-    ended_ago_ms: int
-    delay_ms: int
-    after_ms: int
-    item: bytes
-
-
-class Release(NamedTuple):
-    """A claim to give back unfinished."""
-
-    claim: int
-    host: HostKey
-    ended_ago_ms: int
-    delay_ms: int
-    wait_ms: int = 0
-    """Before which no URL of the host is to be claimed: others use the host."""
-
-
-class SitemapRead(NamedTuple):
-    """A claim of a sitemap to finish."""
-
-    claim: int
-    host: HostKey
-    ended_ago_ms: int
-    delay_ms: int
-    url: str
-    record: bytes
-    """What became of it, JSON."""
-
-
-class Settled(NamedTuple):
-    """Claims were settled; ``gone`` had been settled before, or requeued."""
-
-    gone: list[int]
 
 
 class _Lost(NamedTuple):
@@ -114,11 +61,15 @@ class TaskFrontier:
     ) -> None:
         self._client = client
         self._keys = TaskKeys(cluster, task)
+        self._names = claim_names(self._keys)
         self._spec = spec
         self.token = token
         self._lasts_ms = int(spec.timeout * 1000)
         # Where shards share hosts, the pages of a host are counted in its ledger.
         self._pages_per_host = spec.max_pages_per_host if spec.shard_by == "host" else None
+        self._settling = SettleCalls(
+            self._keys, token, counts_pages=self._pages_per_host is not None
+        )
         self._run = ""
         """The server run of the adoption. Nothing decided under one run is written under another:
         where that may have lost what was acknowledged, it has to be decided anew."""
@@ -221,7 +172,9 @@ class TaskFrontier:
             args += (number, queues.index(host), item)
         head = [self._spec.per_host, self._lasts_ms]
         call = self._call(
-            "requeue", self._names() + queues.names, [*self._owner(), dead_below, *head, *args]
+            "requeue",
+            self._names + queues.names,
+            [*self._owner(), dead_below, *head, *args],
         )
         (reply,) = await self._client.call([call])
         return refusal_of(reply, "requeue") or int(reply[1])
@@ -246,7 +199,7 @@ class TaskFrontier:
         keys, spec, adoption = self._keys, self._spec, self._adoption
         queues = [keys.queue(host) for host, _ in hosts]
         names = [
-            *self._names(), keys.delayed, keys.pages, keys.blocked, keys.delays, *queues,
+            *self._names, keys.delayed, keys.pages, keys.blocked, keys.delays, *queues,
         ]  # fmt: skip
         limits = (spec.per_host, self._pages_per_host or 0)
         args: list[str | bytes | int] = [
@@ -291,7 +244,7 @@ class TaskFrontier:
         retries: Sequence[Retry] = (),
         releases: Sequence[Release] = (),
         sitemaps: Sequence[SitemapRead] = (),
-        filtered: Mapping[str, int] = _NOTHING,
+        filtered: Mapping[str, int] = NOTHING,
     ) -> Settled | Refusal:
         """Finish, postpone and give back claims, in one round trip.
 
@@ -300,15 +253,14 @@ class TaskFrontier:
         Args:
             filtered: links refused before admission since the last call, by rule.
         """
-        calls = []
-        if finished or filtered:
-            calls.append(self._commit(finished, filtered))
-        if retries:
-            calls.append(self._retry(retries))
-        if releases:
-            calls.append(self._release(releases))
-        if sitemaps:
-            calls.append(self._sitemap(sitemaps))
+        calls = self._settling.calls(
+            self._run,
+            finished=finished,
+            retries=retries,
+            releases=releases,
+            sitemaps=sitemaps,
+            filtered=filtered,
+        )
         gone: list[int] = []
         for call, reply in zip(calls, await self._client.call(calls), strict=True):
             refusal = refusal_of(reply, call.script)
@@ -354,52 +306,6 @@ class TaskFrontier:
 
     def _call(self, script: str, keys: list[str], args: list[str | bytes | int]) -> Call:
         return Call(script, keys, args, self._run)
-
-    def _names(self) -> list[str]:
-        keys = self._keys
-        return [keys.meta, keys.ready, keys.pace, keys.slots, keys.slot, keys.busy, keys.in_flight]
-
-    def _commit(self, finished: Sequence[Finished], filtered: Mapping[str, int]) -> Call:
-        keys, queues = self._keys, HostQueues(self._keys)
-        counts_pages = int(self._pages_per_host is not None)
-        refused = msgspec.json.encode(filtered) if filtered else b""
-        args: list[str | bytes | int] = [*self._owner(), counts_pages, refused]
-        for one in finished:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
-            letter = encode_letter(one.letter, one.record) if one.letter else b""
-            args += (one.outcome.value, one.record, letter, one.visit)
-        return self._call(
-            "commit",
-            [
-                *self._names(), keys.results, keys.dead, keys.pages, keys.errors, keys.rules,
-                keys.due, keys.visited, *queues.names,
-            ],
-            args,
-        )  # fmt: skip
-
-    def _sitemap(self, read: Sequence[SitemapRead]) -> Call:
-        queues = HostQueues(self._keys)
-        args: list[str | bytes | int] = [*self._owner()]
-        for one in read:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
-            args += (one.url, one.record)
-        return self._call("sitemap", [*self._names(), self._keys.sitemaps, *queues.names], args)
-
-    def _retry(self, retries: Sequence[Retry]) -> Call:
-        queues = HostQueues(self._keys)
-        args: list[str | bytes | int] = [*self._owner()]
-        for one in retries:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
-            args += (one.after_ms, one.item)
-        return self._call("retry", [*self._names(), self._keys.delayed, *queues.names], args)
-
-    def _release(self, releases: Sequence[Release]) -> Call:
-        queues = HostQueues(self._keys)
-        args: list[str | bytes | int] = [*self._owner()]
-        for one in releases:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
-            args.append(one.wait_ms)
-        return self._call("release", [*self._names(), *queues.names], args)
 
 
 def _blamed(host: HostKey, raw: bytes, *, is_due: bool) -> bytes:

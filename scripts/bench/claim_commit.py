@@ -33,8 +33,9 @@ from common.frontier.items import Item
 from common.frontier.job import JobFrontier, MasterFence
 from common.frontier.keys import TaskKeys
 from common.frontier.offers import Offers
-from common.frontier.owner import Finished, Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claimed, Offered, ShardState
+from common.frontier.settling import Finished, Settled
 from common.model.ids import HostKey, JobId, Task, Token
 from common.model.job import JobSpec
 from common.model.records import Outcome

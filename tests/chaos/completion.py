@@ -23,9 +23,10 @@ from common.frontier import FrontierClient, Refusal
 from common.frontier.items import Item
 from common.frontier.job import JobFrontier, MasterFence
 from common.frontier.offers import Offers
-from common.frontier.owner import Finished, TaskFrontier, item_of
+from common.frontier.owner import TaskFrontier, item_of
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, ShardState
 from common.frontier.scripts import Call
+from common.frontier.settling import Finished
 from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import Job, JobSpec, JobState
 from common.model.records import Outcome

@@ -17,8 +17,9 @@ from common.coord import Acquired, Coord, EtcdOptions, NodeInfo, Session, Stored
 from common.frontier import FrontierClient, JobFrontier, RedisOptions, shard_state
 from common.frontier.items import Item
 from common.frontier.offers import Offers
-from common.frontier.owner import Finished, TaskFrontier, item_of
+from common.frontier.owner import TaskFrontier, item_of
 from common.frontier.replies import Claimed, Refusal
+from common.frontier.settling import Finished
 from common.model import counters
 from common.model.errors import FrontierUnavailable
 from common.model.ids import JobId, NodeId, Task, Token

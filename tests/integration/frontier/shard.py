@@ -16,9 +16,10 @@ from common.frontier.job import JobFrontier, MasterFence, ShardStats
 from common.frontier.keys import TaskKeys
 from common.frontier.letters import DeadLetters
 from common.frontier.offers import Offers
-from common.frontier.owner import Finished, Release, Retry, Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
 from common.frontier.server import ServerInfo
+from common.frontier.settling import Finished, Release, Retry, Settled
 from common.model import counters
 from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import JobSpec

@@ -9,9 +9,9 @@ import pytest
 
 from common.frontier import FrontierClient, RedisOptions
 from common.frontier.job import MasterFence
-from common.frontier.owner import Settled
 from common.frontier.replies import Adopted, Claimed, Refusal, ShardState
 from common.frontier.scripts import Call
+from common.frontier.settling import Settled
 from common.model.errors import ScriptBug
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
-from common.frontier.owner import LOOK_AHEAD, Settled
+from common.frontier.owner import LOOK_AHEAD
 from common.frontier.replies import Claimed, ShardState
+from common.frontier.settling import Settled
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
     FENCE,

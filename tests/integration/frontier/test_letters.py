@@ -9,9 +9,10 @@ import pytest
 from common.frontier import audit, items
 from common.frontier.job import MasterFence
 from common.frontier.letters import DeadLetter
-from common.frontier.owner import Finished, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Claim, Refusal, ShardState
 from common.frontier.results import ResultGroup
+from common.frontier.settling import Finished
 from common.model.ids import Revision
 from common.model.records import Outcome
 from tests.integration.frontier.conftest import MakeShard

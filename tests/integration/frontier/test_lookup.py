@@ -8,8 +8,8 @@ import time
 import pytest
 
 from common.frontier.lookup import Delayed, Ended, InFlight, Lookup, Queued
-from common.frontier.owner import Finished
 from common.frontier.replies import Claim
+from common.frontier.settling import Finished
 from common.model.records import Outcome
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (

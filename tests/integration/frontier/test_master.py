@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from common.frontier.job import UNLIMITED, MasterFence
-from common.frontier.owner import Settled, item_of
+from common.frontier.owner import item_of
 from common.frontier.replies import Offered, Refusal, ShardState
+from common.frontier.settling import Settled
 from common.model.ids import HostKey
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (

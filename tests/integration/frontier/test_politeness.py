@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from common.frontier.owner import Release, Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Claim, Claimed
+from common.frontier.settling import Release, Settled
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import Shard, back, page
 

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from common.frontier import items
-from common.frontier.owner import MAX_OWNERS, SUSPECT_OWNERS, Settled
+from common.frontier.owner import MAX_OWNERS, SUSPECT_OWNERS
 from common.frontier.replies import Claim
+from common.frontier.settling import Settled
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
     HOST,

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from common.frontier import FrontierClient, RedisOptions, link
-from common.frontier.owner import Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
+from common.frontier.settling import Settled
 from common.model.errors import FrontierUnavailable
 from common.model.job import JobSpec
 from tests.integration.frontier.conftest import Starter

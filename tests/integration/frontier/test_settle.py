@@ -8,7 +8,7 @@ import time
 import pytest
 
 from common.frontier import items
-from common.frontier.owner import Finished, Settled
+from common.frontier.settling import Finished, Settled
 from common.model.records import Outcome
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (

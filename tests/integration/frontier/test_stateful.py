@@ -30,8 +30,9 @@ from hypothesis.stateful import (
 )
 
 from common.frontier import FrontierClient, RedisOptions
-from common.frontier.owner import Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
+from common.frontier.settling import Settled
 from common.frontier.visits import Recalled, mark
 from common.model.ids import HostKey, Revision
 from common.model.job import JobSpec

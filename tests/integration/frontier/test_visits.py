@@ -8,9 +8,10 @@ import pytest
 
 from common.frontier import audit, items
 from common.frontier.job import MasterFence
-from common.frontier.owner import Settled, TaskFrontier
+from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Refusal, ShardState
 from common.frontier.results import ResultGroup
+from common.frontier.settling import Settled
 from common.frontier.visits import Outdated, Recalled, Waiting, decode_known, waiting
 from common.model.ids import Revision
 from common.model.records import Outcome
