@@ -12,10 +12,11 @@ without AOF loses offers too.
 
 from common.frontier.addresses import RedisOptions
 from common.frontier.client import FrontierClient
-from common.frontier.job import UNLIMITED, JobFrontier, MasterFence, ShardStats, shard_state
+from common.frontier.job import UNLIMITED, JobFrontier, MasterFence, shard_state
 from common.frontier.replies import Refusal, ShardState
 from common.frontier.seen_audit import SeenState, seen_discrepancies, seen_state
 from common.frontier.server import Durability, ServerInfo
+from common.frontier.shard_stats import ShardStats
 
 __all__ = [
     "UNLIMITED", "Durability", "FrontierClient", "JobFrontier", "MasterFence", "RedisOptions",

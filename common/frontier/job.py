@@ -20,7 +20,7 @@ from common.frontier.offers import Offers
 from common.frontier.replies import Refusal, ShardState, refusal_of
 from common.frontier.scope import ScopeSet, trusted_key
 from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
-from common.model import counters
+from common.frontier.shard_stats import ShardStats, parse_stats
 from common.model.ids import JobId, Task
 from common.model.job import JobSpec, JobState
 from common.web import scope, url
@@ -55,50 +55,6 @@ class MasterFence(NamedTuple):
     term: int
     """0 for the command line: then the revision alone is compared."""
     revision: int
-
-
-class ShardStats(NamedTuple):
-    """One atomic look at a shard."""
-
-    shard: int
-    exists: bool
-    state: ShardState | None
-    run: str
-    """Server run it was adopted under."""
-    token: int
-    """The highest fencing token seen."""
-    counters: dict[str, int]
-    staged: int
-    """Seed chunks not offered yet (counted on shard 0)."""
-    grant: int
-    """Pages it may fetch in all."""
-    seen_estimate: int
-    """Distinct URLs offered, by HyperLogLog."""
-    layers: int
-    """Of its seen-set."""
-    inserted: int = 0
-    """URLs in the newest layer of its seen-set."""
-    refilled: int = 0
-    """Dead letters put back, sitemaps done, pages due for a visit: with ``discovered``, all ever
-    queued anew."""
-    trimmed: int = 0
-    """Results dropped after every consumer group had acknowledged them."""
-    sitemaps: int = 0
-    """Sitemaps done, which count among what was offered but not as discovered."""
-
-    paid: int = 0
-    """URLs that have used up their page of the budgets at an earlier visit and are not counted as
-    fetched or not modified now."""
-    paid_in_flight: int = 0
-    """Those of them that are in flight."""
-    paid_ended: int = 0
-    """Those of them whose last visit has ended, but gave no page."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing queued, delayed, in flight or staged."""
-        waiting = sum(self.counters[name] for name in counters.WAITING)
-        return self.exists and waiting == 0 and self.staged == 0
 
 
 class JobFrontier:
@@ -157,7 +113,7 @@ class JobFrontier:
         replies = await self._run(
             [Call("stats", [key.meta, key.staged, key.hll], []) for key in keys]
         )
-        return [_parse_stats(shard, *one) for shard, one in zip(numbers, replies, strict=True)]
+        return [parse_stats(shard, *one) for shard, one in zip(numbers, replies, strict=True)]
 
     async def _keeps_look(self) -> bool:
         """Wait until all that was seen is durable; False = it may be lost: look again.
@@ -335,26 +291,3 @@ class JobFrontier:
         for start in range(0, len(calls), PIPELINE):
             replies += await self._client.call(calls[start : start + PIPELINE])
         return replies
-
-
-def _parse_stats(shard: int, flat: list[bytes], staged: int, distinct: int) -> ShardStats:
-    meta = {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
-    return ShardStats(
-        shard=shard,
-        exists="version" in meta,
-        state=ShardState(meta["state"]) if "state" in meta else None,
-        run=meta.get("run", ""),
-        token=int(meta.get("fence", 0)),
-        counters={name: int(meta.get(name, 0)) for name in counters.NAMES},
-        staged=staged,
-        grant=int(meta.get("grant", 0)),
-        seen_estimate=distinct,
-        layers=int(meta.get("layers", 0)),
-        inserted=int(meta.get("inserted", 0)),
-        refilled=int(meta.get("refilled", 0)),
-        trimmed=int(meta.get("trimmed", 0)),
-        sitemaps=int(meta.get("sitemaps", 0)),
-        paid=int(meta.get("paid", 0)),
-        paid_in_flight=int(meta.get("paid_in_flight", 0)),
-        paid_ended=int(meta.get("paid_ended", 0)),
-    )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from common.frontier.job import ShardStats
 from common.frontier.seen import capacity, estimated_rate
+from common.frontier.shard_stats import ShardStats
 from common.model.job import JobSpec
 
 _HLL_ERROR: Final = 0.0081

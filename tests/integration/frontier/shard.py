@@ -12,7 +12,7 @@ from typing import NamedTuple
 from common.frontier import items, visits
 from common.frontier.client import FrontierClient
 from common.frontier.items import Item
-from common.frontier.job import JobFrontier, MasterFence, ShardStats
+from common.frontier.job import JobFrontier, MasterFence
 from common.frontier.keys import TaskKeys
 from common.frontier.letters import DeadLetters
 from common.frontier.offers import Offers
@@ -20,6 +20,7 @@ from common.frontier.owner import TaskFrontier
 from common.frontier.replies import Adopted, Claim, Claimed, Offered, Refusal, ShardState
 from common.frontier.server import ServerInfo
 from common.frontier.settling import Finished, Release, Retry, Settled
+from common.frontier.shard_stats import ShardStats
 from common.model import counters
 from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import JobSpec

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from common.frontier.job import ShardStats
 from common.frontier.seen import capacity
 from common.frontier.seen_audit import seen_discrepancies, seen_state
+from common.frontier.shard_stats import ShardStats
 from common.model import counters
 from common.model.job import JobSpec
 
