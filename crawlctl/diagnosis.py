@@ -203,50 +203,9 @@ def judge_redis(info: ServerInfo, *, now_s: float, where: str = "") -> list[Find
         now_s: our clock.
         where: names the node of a cluster, before what is said of it.
     """
-    from common.frontier import Durability
-
     kind = "Valkey" if info.is_valkey else "Redis"
     findings = [Finding("redis.reachable", Status.OK, f"{kind} {info.version}")]
-    if not info.appendonly:
-        findings.append(
-            Finding(
-                "redis.persistence",
-                Status.FAILED,
-                "appendonly is off: a restart loses every job",
-                "set 'appendonly yes' and 'appendfsync always'",
-            )
-        )
-    elif info.appendfsync is None:
-        findings.append(
-            Finding(
-                "redis.persistence",
-                Status.WARNING,
-                "appendonly is on, but the server does not tell its appendfsync",
-                "make sure it is 'always': otherwise a crash loses the last second",
-            )
-        )
-    elif info.durability is Durability.DELAYED:
-        findings.append(
-            Finding(
-                "redis.persistence",
-                Status.OK,
-                f"appendfsync is {info.appendfsync}: a crash of the server takes back the last "
-                "second or two; those pages are fetched again, and none is lost",
-                "set 'appendfsync always' to fetch none twice",
-            )
-        )
-    elif info.durability is Durability.NONE:
-        findings.append(
-            Finding(
-                "redis.persistence",
-                Status.WARNING,
-                f"appendfsync is {info.appendfsync}: a crash of the machine loses what the system "
-                "had not written yet, of any age",
-                "set 'appendfsync everysec' or 'always'",
-            )
-        )
-    else:
-        findings.append(Finding("redis.persistence", Status.OK, "every write is on disk"))
+    findings.append(_judge_persistence(info))
     findings += _judge_memory(info)
     apart = info.clock_s - now_s
     far = abs(apart) > _CLOCKS_APART_S
@@ -259,6 +218,36 @@ def judge_redis(info: ServerInfo, *, now_s: float, where: str = "") -> list[Find
         )
     )
     return [one._replace(detail=where + one.detail) for one in findings]
+
+
+def _judge_persistence(info: ServerInfo) -> Finding:
+    from common.frontier import Durability
+
+    if not info.appendonly:
+        status = Status.FAILED
+        detail = "appendonly is off: a restart loses every job"
+        remedy = "set 'appendonly yes' and 'appendfsync always'"
+    elif info.appendfsync is None:
+        status = Status.WARNING
+        detail = "appendonly is on, but the server does not tell its appendfsync"
+        remedy = "make sure it is 'always': otherwise a crash loses the last second"
+    elif info.durability is Durability.DELAYED:
+        status = Status.OK
+        detail = (
+            f"appendfsync is {info.appendfsync}: a crash of the server takes back the last "
+            "second or two; those pages are fetched again, and none is lost"
+        )
+        remedy = "set 'appendfsync always' to fetch none twice"
+    elif info.durability is Durability.NONE:
+        status = Status.WARNING
+        detail = (
+            f"appendfsync is {info.appendfsync}: a crash of the machine loses what the system "
+            "had not written yet, of any age"
+        )
+        remedy = "set 'appendfsync everysec' or 'always'"
+    else:
+        return Finding("redis.persistence", Status.OK, "every write is on disk")
+    return Finding("redis.persistence", status, detail, remedy)
 
 
 def _judge_memory(info: ServerInfo) -> list[Finding]:

@@ -85,12 +85,9 @@ class JobContext:
         )
         groups = groups_of(spec, self.fetcher.addresses)
         lasts_s = spec.timeout if groups is None else spec.timeout + HOLD_S
+        lasts_ms = int(lasts_s * 1000)
         permits = Permits(
-            client,
-            cluster=cluster,
-            token=token,
-            dead_below=dead_below,
-            lasts_ms=int(lasts_s * 1000),
+            client, cluster=cluster, token=token, dead_below=dead_below, lasts_ms=lasts_ms
         )
         self.pacer = Pacer(permits, per_host=spec.per_host, groups=groups)
         self.patience = Patience(timeout_s=spec.timeout)
@@ -103,11 +100,7 @@ class JobContext:
         """Our product token, by which pages and robots.txt may address us."""
         self.retry = RetryPolicy(spec.retries)
         self.offers = Offers(client, cluster=cluster, job=job, spec=spec)
-        self.ledger = (
-            Ledger(client, cluster=cluster, job=job, spec=spec)
-            if spec.shard_by == "url" and spec.max_pages_per_host is not None
-            else None
-        )
+        self.ledger = _ledger(client, cluster, job, spec)
         """Pages of each host, where shards share hosts and the pages are limited."""
         self.plugins = plugins
         """None for a job that names none."""
@@ -136,6 +129,12 @@ class JobContext:
             await self.archive.close()
         if self.plugins is not None:
             await self.plugins.close()
+
+
+def _ledger(client: FrontierClient, cluster: str, job: JobId, spec: JobSpec) -> Ledger | None:
+    if spec.shard_by == "url" and spec.max_pages_per_host is not None:
+        return Ledger(client, cluster=cluster, job=job, spec=spec)
+    return None
 
 
 def _recorder(archive: Archive | None) -> Recorder | None:
