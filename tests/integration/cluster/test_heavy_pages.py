@@ -11,9 +11,8 @@ import pytest
 from common.frontier.items import Item
 from common.frontier.offers import Offers
 from common.frontier.replies import Offered, Refusal
-from tests.support.crawling import crawls
+from tests.support.crawling import Crawling
 from tests.support.rawserver import Exchange, RawServer, Reply, page
-from tests.support.servers import EtcdServer, RedisServer
 from tests.support.waiting import until_true
 from worker import committer
 from worker.aside import Aside
@@ -39,10 +38,7 @@ class Watched(HeavyPages):
 
 
 async def test_pages_for_which_there_is_no_room_are_fetched_later(
-    etcd_server: EtcdServer,
-    redis_server: RedisServer,
-    cluster_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    crawling: Crawling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = Watched()
     monkeypatch.setattr("worker.capacity.HeavyPages", lambda: pages)
@@ -62,9 +58,7 @@ async def test_pages_for_which_there_is_no_room_are_fetched_later(
             await stack.enter_async_context(RawServer({"/": in_halves}, f"127.0.5.{number}"))
             for number in range(1, 5)
         ]
-        running = await stack.enter_async_context(
-            crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name)
-        )
+        running = await stack.enter_async_context(crawling())
         await running.submit(*(site.url("/") for site in sites))
         found = await running.finished()
     assert {site.url("/"): ("fetched", 1) for site in sites} == {
@@ -76,10 +70,7 @@ async def test_pages_for_which_there_is_no_room_are_fetched_later(
 
 
 async def test_a_page_of_many_links_holds_up_its_own_host_alone(
-    etcd_server: EtcdServer,
-    redis_server: RedisServer,
-    cluster_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    crawling: Crawling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = committer.OFFER_AT_ONCE + 1
     many = b"".join(b"<a href=/%d?%b>x</a>" % (number, b"x" * 60) for number in range(count))
@@ -98,7 +89,7 @@ async def test_a_page_of_many_links_holds_up_its_own_host_alone(
     async with (
         RawServer({"/": Reply(page(many, headers=(HTML,))), "/next": Reply(page(b""))}) as heavy,
         RawServer({**chain}, "127.0.5.1") as other,
-        crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running,
+        crawling() as running,
     ):
         seeds = [heavy.url("/"), heavy.url("/next"), other.url("/0")]
         await running.submit(*seeds, shards=1, delay=1.0, max_depth=6, max_pages_per_host=7)
@@ -113,15 +104,12 @@ async def test_a_page_of_many_links_holds_up_its_own_host_alone(
 
 
 async def test_a_page_that_cannot_be_read_in_time_is_one_failed_page(
-    etcd_server: EtcdServer,
-    redis_server: RedisServer,
-    cluster_name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    crawling: Crawling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.heavy.Aside", lambda: Aside(limit_s=0.001))
     async with (
         RawServer({"/": Reply(page(PART, headers=(HTML,))), "/b": Reply(page(b""))}) as site,
-        crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running,
+        crawling() as running,
     ):
         await running.submit(site.url("/"), site.url("/b"), retries=0)
         found = await running.finished()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.crawling import crawls
+from tests.support.crawling import Crawling
 from tests.support.rawserver import Exchange, RawServer, Reply, page
-from tests.support.servers import EtcdServer, RedisServer
 from worker.answers import MAX_REDIRECTS
 
 
 @pytest.mark.parametrize("first", ["a seed", "a link"])
-async def test_a_chain_of_redirects_to_ever_new_urls_ends(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, first: str
-) -> None:
+async def test_a_chain_of_redirects_to_ever_new_urls_ends(crawling: Crawling, first: str) -> None:
     async def onward(exchange: Exchange) -> Reply:
         number = int(exchange.request.target.removeprefix("/c"))
         return Reply(page(b"", status="302 Found", headers=(b"Location: /c%d" % (number + 1),)))
@@ -21,7 +18,7 @@ async def test_a_chain_of_redirects_to_ever_new_urls_ends(
     chain = {f"/c{number}": onward for number in range(MAX_REDIRECTS + 5)}
     async with (
         RawServer({"/": Reply(page(b"<a href=/c0>x</a>")), **chain}) as site,
-        crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running,
+        crawling() as running,
     ):
         await running.submit(site.url("/c0" if first == "a seed" else "/"))
         found = await running.finished()

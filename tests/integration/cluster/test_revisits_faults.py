@@ -17,7 +17,7 @@ from common.frontier.letters import DeadLetters
 from common.frontier.visits import Known, parse
 from common.model.ids import HostKey, JobId, Revision
 from tests.chaos.clocks import Clocks, is_possible
-from tests.support.crawling import Crawls, crawls
+from tests.support.crawling import Crawling, Crawls, crawls
 from tests.support.revisits import (
     AGAIN,
     assert_sound,
@@ -27,7 +27,7 @@ from tests.support.revisits import (
     visits_to_come,
     waiting_visits,
 )
-from tests.support.servers import EtcdServer, RedisServer, start_redis, stopping
+from tests.support.servers import EtcdServer, start_redis, stopping
 from tests.support.site import Page, Request, Site
 
 HOUR_S = 3600.0
@@ -117,13 +117,9 @@ async def test_a_crash_of_redis_that_takes_visits_back_loses_none_to_come(
 
 
 @pytest.fixture
-async def running(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> AsyncIterator[Crawls]:
+async def running(crawling: Crawling) -> AsyncIterator[Crawls]:
     """A master, and no worker yet."""
-    async with crawls(
-        etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=0
-    ) as one:
+    async with crawling(workers=0) as one:
         yield one
 
 

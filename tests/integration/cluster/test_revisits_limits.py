@@ -9,10 +9,9 @@ import pytest
 
 from common.frontier.hosts import Hosts, HostView
 from common.model.ids import HostKey, JobId
-from common.runtime.settings import Settings
 from crawlctl.connect import services
 from crawlctl.explaining import explain
-from tests.support.crawling import Crawls, crawls
+from tests.support.crawling import Crawling, Crawls
 from tests.support.revisits import (
     AGAIN,
     assert_sound,
@@ -21,7 +20,6 @@ from tests.support.revisits import (
     visited_more,
     visits_to_come,
 )
-from tests.support.servers import EtcdServer, RedisServer
 from tests.support.site import Page, Request, Site, redirect
 from tests.support.waiting import until
 
@@ -38,15 +36,12 @@ ELSEWHERE = "http://elsewhere.invalid/"
     ids=["of the job", "of a host", "of a host in several shards"],
 )
 async def test_what_no_budget_is_left_for_is_not_brought_back_for_ever(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str, limits: dict[str, Any]
+    crawling: Crawling, limits: dict[str, Any]
 ) -> None:
     """Each interval brought it back, only to be dropped."""
-    settings = Settings(
-        etcd_endpoints=(etcd_server.endpoint,), redis_urls=(redis_server.url,), cluster=cluster_name
-    )
     pages = {"/": Page(), "/moved": redirect("/down"), "/down": Page(status=503)}
     with Site(pages) as site:
-        async with crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running:
+        async with crawling() as running:
             unpaid = [site.url("/moved"), site.url("/down")]
             await running.submit(*unpaid, retries=0, **limits, **AGAIN)
             await visited_more(site, ["/moved", "/down"], 2)
@@ -61,7 +56,7 @@ async def test_what_no_budget_is_left_for_is_not_brought_back_for_ever(
             await visited_more(site, ["/"], 2)
             now = Counter(site.paths())
             assert (now["/moved"], now["/down"]) == (asked["/moved"], asked["/down"])
-            async with services(settings) as connected:
+            async with services(running.settings) as connected:
                 said = await explain(connected, await running.job(), unpaid[0])
             assert said.reason.startswith("redirected to")
             assert said.reason.endswith("it is not visited again")
@@ -76,9 +71,7 @@ async def test_what_no_budget_is_left_for_is_not_brought_back_for_ever(
     }
 
 
-async def test_a_link_refused_at_each_visit_is_counted_once(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
+async def test_a_link_refused_at_each_visit_is_counted_once(crawling: Crawling) -> None:
     """What rules refused grew with the visits, so that it said nothing of the links."""
 
     def page(request: Request) -> Page:
@@ -87,20 +80,18 @@ async def test_a_link_refused_at_each_visit_is_counted_once(
         return Page(links={1: links[:2], 3: []}.get(request.nth, links), title=f"{request.nth}")
 
     with Site({"/": page, "/moved": redirect(ELSEWHERE)}) as site:
-        async with crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running:
+        async with crawling() as running:
             await running.submit(site.url("/"), **AGAIN)
             await visited_more(site, ["/", "/moved"], 5)
             await closed(running)
             assert (await running.counters())["filtered"] == 2 + 1
 
 
-async def test_visits_of_a_blocked_host_wait_and_keep_their_records(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> None:
+async def test_visits_of_a_blocked_host_wait_and_keep_their_records(crawling: Crawling) -> None:
     paths = ["/", "/a", "/b"]
     pages = {"/": Page(links=paths[1:]), "/a": Page(), "/b": Page()}
     with Site(pages, addresses=["127.0.0.1", "127.0.0.2"]) as site:
-        async with crawls(etcd_server.endpoint, redis_server.url, cluster=cluster_name) as running:
+        async with crawling() as running:
             await running.submit(site.url("/"), site.url("/", host=1), **AGAIN)
             await visited_more(site, paths, 1, host=1)
             await _set(running, site, "block")
@@ -150,14 +141,12 @@ async def _set(running: Crawls, site: Site, to: Literal["block", "unblock"]) -> 
 
 
 async def test_a_host_in_several_shards_is_visited_again_within_its_limits(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
+    crawling: Crawling,
 ) -> None:
     paths = [f"/{number}" for number in range(6)]
     pages = {path: Page(title=path, delay_s=0.02) for path in paths} | {"/": Page(links=paths)}
     with Site(pages) as site:
-        async with crawls(
-            etcd_server.endpoint, redis_server.url, cluster=cluster_name, workers=2
-        ) as running:
+        async with crawling(workers=2) as running:
             how = {"shard_by": "url", "shards": 4, "per_host": 2, "max_pages_per_host": 5}
             await running.submit(site.url("/"), **{**AGAIN, **how})
             await ended(running, dropped=2)
