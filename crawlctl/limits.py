@@ -19,6 +19,11 @@ Limit = Literal["state", "workers", "end", "visits", "politeness", "sites", "cpu
 BUSY_CPU: Final = 0.85
 """Share of a core from which on a worker process has no more to give."""
 
+_HARDLY: Final = 0.5
+"""Pages under way, on average, below which there is no telling by them."""
+_NEARLY_NONE: Final = 0.1
+"""Hosts due for each that waits, up to which nearly every host waits."""
+
 _PARTS: Final[dict[Limit, tuple[str, ...]]] = {
     "politeness": ("robots", "pace"),
     "sites": ("connect", "first_byte", "body"),
@@ -59,6 +64,25 @@ class Situation:
     """Hosts with requests under way."""
     workers: Sequence[WorkerLook]
 
+    @property
+    def pages_under_way(self) -> float:
+        """Return how many pages of the workers are in any stage."""
+        return sum(map(self.pages_waiting_for, _PARTS))
+
+    @property
+    def is_paced(self) -> bool:
+        """Tell whether it is their delay that nearly all hosts with queued URLs wait for.
+
+        Where hardly a page is under way nothing keeps workers from a host that is due: it is so
+        for a moment, and the hosts that wait need only be the most.
+        """
+        share = 0.5 if self.pages_under_way < _HARDLY else _NEARLY_NONE
+        return (
+            self.hosts_waiting > 0
+            and self.hosts_waiting >= self.hosts_busy
+            and self.hosts_due <= share * self.hosts_waiting
+        )
+
     def pages_waiting_for(self, part: Limit) -> float:
         """Return how many pages of the workers are in the stages of a part."""
         names = _PARTS[part]
@@ -87,12 +111,14 @@ def judge(now: Situation) -> Verdict:
         reason = f"worker {busiest.id} uses {busiest.cpu:.0%} of a core"
         remedy = "start more workers, if URLs of other hosts are queued ('crawlctl job hosts')"
         return Verdict("cpu", reason, remedy)
-    if now.hosts_due == 0 and now.hosts_waiting > 0:
-        count = quantity(now.hosts_waiting, "host")
-        reason = f"with queued URLs there is {count}, and each waits for its delay or its turn"
+    if now.is_paced:
+        others = f" and {now.hosts_due} due" if now.hosts_due else ""
+        count = quantity(now.hosts_waiting, "host") + " waiting for the delay or a turn" + others
         remedy = "more hosts; or, where they are yours, a shorter --delay or a higher --per-host"
         remedy += " (--per-ip, --per-domain, where they are given)"
-        return Verdict("politeness", reason, remedy)
+        return Verdict("politeness", f"with queued URLs there is {count}", remedy)
+    if now.pages_under_way < _HARDLY:
+        return _in_passing(now)
     return _by_pages(now)
 
 
@@ -121,11 +147,24 @@ def _at_rest(now: Situation) -> Verdict:
     return Verdict("end", "nothing is left to fetch", "nothing, it finishes; or add seeds")
 
 
+def _in_passing(now: Situation) -> Verdict:
+    """Judge by the hosts where the pages are too few to tell."""
+    again = "nothing, if it passes: look again in a while"
+    if now.hosts_due > 0:
+        reason = f"{quantity(now.hosts_due, 'host')} to ask now, and hardly a page is under way"
+        return Verdict("workers", reason, f"{again}; else see 'crawlctl nodes'")
+    if now.hosts_busy > 0:
+        reason = f"{quantity(now.hosts_busy, 'host')} asked just now, hardly a page before"
+        return Verdict("sites", reason, f"{again}; else see 'crawlctl job hosts {now.job}'")
+    reason = "no host is to be asked: what is left waits for another try, or its host is blocked"
+    return Verdict("sites", reason, f"see 'crawlctl job hosts {now.job}'")
+
+
 def _by_pages(now: Situation) -> Verdict:
     """Judge by where the pages are that are being worked on."""
     pages = {part: now.pages_waiting_for(part) for part in _PARTS}
     most = max(pages, key=lambda part: pages[part])
-    share = f"{pages[most]:.1f} of {sum(pages.values()):.1f} pages under way, on average,"
+    share = f"{pages[most]:.1f} of {now.pages_under_way:.1f} pages under way, on average,"
     match most:
         case "politeness":
             return Verdict(most, f"{share} wait for robots.txt or their turn", "more hosts")

@@ -47,6 +47,26 @@ def situation(**facts: Any) -> Situation:
         ({"hosts_due": 0, "hosts_waiting": 0, "workers": [worker(body=9.0)]}, "sites", "answer"),
         ({"workers": [worker(settle=20.0, first_byte=4.0)]}, "redis", "written to Redis"),
         ({"workers": [worker(parse=3.0, settle=1.0)]}, "cpu", "parsed"),
+        (
+            {"hosts_due": 20, "hosts_waiting": 300, "workers": [worker(settle=9.0)]},
+            "politeness",
+            "300 hosts waiting for the delay or a turn and 20 due",
+        ),
+        (
+            {"hosts_due": 31, "hosts_waiting": 300, "workers": [worker(settle=9.0)]},
+            "redis",
+            "Redis",
+        ),
+        (
+            {
+                "hosts_due": 0,
+                "hosts_waiting": 3,
+                "hosts_busy": 300,
+                "workers": [worker(first_byte=280.0)],
+            },
+            "sites",
+            "300 hosts to answer",
+        ),
     ],
 )
 def test_the_limit_of_a_job_is_named(facts: dict[str, Any], limit: str, said: str) -> None:
@@ -79,6 +99,33 @@ def test_what_is_proposed_for_a_job_at_rest_is_possible(
     assert limit == verdict.limit
     assert remedy in verdict.remedy
     assert (facts.get("next_visit_at") or "") in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("due", "waiting", "busy", "limit", "said"),
+    [
+        (0, 1, 0, "politeness", "1 host waiting"),
+        (1, 9, 2, "politeness", "9 hosts waiting"),
+        (1, 2, 0, "politeness", "and 1 due"),
+        (1, 1, 0, "workers", "1 host to ask now"),
+        (1, 0, 0, "workers", "1 host to ask now"),
+        (0, 0, 1, "sites", "1 host asked just now"),
+        (0, 1, 5, "sites", "5 hosts asked just now"),
+        (0, 0, 0, "sites", "waits for another try, or its host is blocked"),
+    ],
+)
+def test_where_hardly_a_page_is_under_way_its_stage_is_not_what_limits(
+    due: int, waiting: int, busy: int, limit: str, said: str
+) -> None:
+    """It said Redis of a job that waited for its delay, since the one page was written just then.
+
+    Politeness is said where most hosts wait, and never of hosts that are due or being asked.
+    """
+    few = [WorkerLook("w1", 0.1, {"settle": 0.12, "first_byte": 0.02})]
+    facts = situation(hosts_due=due, hosts_waiting=waiting, hosts_busy=busy, workers=few)
+    verdict = judge(facts)
+    assert (limit, True) == (verdict.limit, said in verdict.reason)
+    assert verdict.remedy
 
 
 def test_a_profile_sums_the_stages_of_its_workers() -> None:
