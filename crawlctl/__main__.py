@@ -49,6 +49,7 @@ from pathlib import Path  # noqa: E402
 import click  # noqa: E402
 
 from common.model.errors import CrawlerError  # noqa: E402
+from common.runtime import installation  # noqa: E402
 from crawlctl.cli import cli  # noqa: E402
 
 
@@ -69,6 +70,8 @@ def _run(given: list[str]) -> int:
     if not _has_output():
         return WRONG_USE
     try:
+        if _IS_PROGRAM:
+            installation.hold()
         answer = cli.main(args=given or ["--help"], prog_name="crawlctl", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:

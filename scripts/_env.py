@@ -4,7 +4,8 @@
 servers, and for the development scripts its tools. It is made where there is none and brought up to
 date when anything the package is built from has changed. Two locks in it: one is held while
 installing, so that scripts started together install once; the other is shared by all that run from
-it, so that nothing is replaced under a running crawl.
+it, also where no script started them (``common.runtime.installation``), so that nothing is replaced
+under a running crawl.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def ensure(*extras: str) -> None:
     if using is None:
         fail(
             "this checkout has changed, and something started before still runs from its "
-            f"environment ({VENV}): let that end first, or use a second checkout",
+            f"environment ({VENV}): let that end first ('crawlctl down' ends an 'up'), or use a "
+            "second checkout",
             REFUSED,
         )
     if changed or missing:

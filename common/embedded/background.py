@@ -31,7 +31,7 @@ from common.embedded.launch import child_environment, module_command
 from common.embedded.logtail import log_tail, shift_log
 from common.embedded.servers import Durability
 from common.model.errors import CrawlerError, RefusedError, ServiceUnavailable, UsageError
-from common.runtime import logs, upstate
+from common.runtime import installation, logs, upstate
 from common.runtime.process import stop_on_signals
 from common.runtime.upstate import UpState
 
@@ -302,6 +302,7 @@ def main() -> int:
         answer(state)
 
     try:
+        installation.hold()
         asyncio.run(supervise(request, on_ready=on_ready))
     except CrawlerError as error:
         if not is_ready:
