@@ -162,11 +162,19 @@ async def _unseen(services: Services, lookup: Lookup, job: Job, url: str) -> _Sa
     if spec.max_depth is not None:
         links = quantity(spec.max_depth, "link")
         reason += f", or only pages {links} from a seed, where --max-depth ends"
-    # Plugins run in workers alone: which of them refused it, if any, cannot be asked here.
-    refused = await services.frontier(job).refused(RULE) if spec.plugin else {}
-    if refused:
-        reason += ", or a plugin refused such links"
-    return _Said("unknown", reason, {"refused": refused} if refused else {})
+    plugins = await _refusing(services, job)
+    if plugins:
+        names = " or ".join(plugins)
+        reason += f", or plugin {names} refused it (asked by workers alone, who note no URL)"
+    return _Said("unknown", reason, {"plugins": plugins} if plugins else {})
+
+
+async def _refusing(services: Services, job: Job) -> list[str]:
+    """Return the plugins that may have refused a link: those of the job that did refuse some."""
+    if not job.spec.plugin:
+        return []
+    rules = await services.frontier(job).refused(RULE)
+    return [name for name in job.spec.plugin if any(r.startswith(f"{RULE}{name}:") for r in rules)]
 
 
 async def _queued(services: Services, lookup: Lookup, job: Job, queued: Queued) -> _Said:

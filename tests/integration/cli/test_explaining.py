@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import AsyncIterator
+import json
 
 import msgspec
 import pytest
@@ -18,26 +19,14 @@ from common.model.ids import HostKey, JobId, Task, Token
 from common.model.job import JobSpec
 from common.model.records import ErrorInfo, Outcome, ResultRecord
 from common.runtime.clock import utc_now
-from common.runtime.settings import Settings
 from common.web.retry import ERROR_CODES, ErrorCode, GiveUp, RetryAfter, RetryPolicy
-from crawlctl.connect import Services, services
+from crawlctl.connect import Services
 from crawlctl.explaining import explain
 from crawlctl.submission import submit
+from tests.support.cli import crawlctl
 from tests.support.results import JOB, WrittenJob
-from tests.support.servers import EtcdServer, RedisServer
 
 HOST = HostKey("http://h.example")
-
-
-@pytest.fixture
-async def connected(
-    etcd_server: EtcdServer, redis_server: RedisServer, cluster_name: str
-) -> AsyncIterator[Services]:
-    settings = Settings(
-        etcd_endpoints=(etcd_server.endpoint,), redis_urls=(redis_server.url,), cluster=cluster_name
-    )
-    async with services(settings) as opened:
-        yield opened
 
 
 async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
@@ -89,6 +78,40 @@ async def test_where_a_domain_is_limited_it_is_told_how_busy_it_is(connected: Se
     answer = await explain(connected, job, item.url)
     assert "queued" == answer.state
     assert {"name": "h.example", "under_way": 2, "limit": 3} == answer.detail["domain"]
+
+
+async def test_several_urls_are_answered_one_after_the_other(
+    job: WrittenJob, options: list[str]
+) -> None:
+    asked = ["http://a.example/x", "b.example", "ftp://c.example/"]
+
+    async def why(*arguments: str) -> list[str]:
+        ran = await asyncio.to_thread(crawlctl, "why", JOB, *arguments, *options)
+        assert (0, "") == (ran.code, ran.err)
+        return ran.out.splitlines()
+
+    lines = await why(*asked, "--json")
+    assert asked == [json.loads(line)["url"] for line in lines]
+    assert lines == [line for url in asked for line in await why(url, "--json")]
+    alone = [await why(url) for url in asked]
+    assert [*alone[0], "", *alone[1], "", *alone[2]] == await why(*asked)
+
+
+async def test_of_plugins_an_unknown_url_names_only_who_may_have_refused_it(
+    connected: Services, job: WrittenJob
+) -> None:
+    """It showed how many links of the whole job each plugin's rules had refused."""
+    stored = (await connected.coord.jobs.get(JOB)).job  # type: ignore[union-attr]
+    spec = msgspec.structs.replace(stored.spec, plugin=("prices", "price", "idle"), scope="any")
+    asked = msgspec.structs.replace(stored, spec=spec)
+    answer = await explain(connected, asked, "http://a.example/")
+    assert ("unknown", "no page fetched so far links to it") == (answer.state, answer.reason)
+    counts = ("plugin prices: calendar", 2, "plugin prices: other", 7, "deny: x", 3)
+    await connected.client.commands([("HSET", job.keys(1).rules, *counts)])
+    answer = await explain(connected, asked, "http://a.example/")
+    assert ("unknown", ["prices"]) == (answer.state, answer.detail["plugins"])
+    assert "plugin prices refused it" in answer.reason
+    assert not any(word in str(answer) for word in ("calendar", "idle", "7"))
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
