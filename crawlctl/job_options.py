@@ -17,6 +17,7 @@ import msgspec
 from common.model.errors import UsageError
 from common.model.job import (
     CLEAN_NAMES,
+    DEFAULT_USER_AGENT,
     FOLLOW_TAGS,
     LONGEST_INTERVAL_S,
     MORE_TAGS,
@@ -34,6 +35,7 @@ from crawlctl.parameters import (
     size_of,
 )
 from crawlctl.plugin_options import check_name
+from crawlctl.show import note
 
 HELP: Final[dict[str, str]] = {
     "scope": "links followed: same host and port as a seed, same registered domain, below a seed's "
@@ -155,6 +157,15 @@ def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
         for text in _each(values.get(name)):
             check(_flag(name), text)
     return JobSpec(**values)
+
+
+def note_nameless(spec: JobSpec, *, quiet: bool) -> None:
+    """Say that sites are not told who crawls them, unless the user's own are meant."""
+    if spec.user_agent == DEFAULT_USER_AGENT and not spec.allow_private and not quiet:
+        note(
+            f"sites are told no more than {DEFAULT_USER_AGENT}: say how to reach you, as in "
+            "--user-agent 'mybot/1.0 (+https://my.example/bot)'"
+        )
 
 
 def option_name(field: str) -> str:

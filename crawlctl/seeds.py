@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from common.model.errors import UsageError
-from common.web.url import parse_seed
+from common.web.url import lacks_scheme, parse_seed
 from crawlctl.show import note, quantity
 
 CHUNK: Final = 500
@@ -41,6 +41,10 @@ class Collected(NamedTuple):
     """Lines that are no URL."""
     sha256: str
     """Of all canonical URLs in their order: equal for the same seeds."""
+    bare: int = 0
+    """How many of the good ones were given without a scheme."""
+    first_bare: str | None = None
+    """The URL that was taken for the first of these."""
 
 
 def collect(
@@ -65,7 +69,19 @@ def collect(
     bad = _keep_lines(file, checked) if file is not None else 0
     if checked.count == 0:
         raise UsageError(f"--seeds: there is no usable seed in {_name(file)}")
-    return Collected(checked.count, bad, checked.digest.hexdigest())
+    digest = checked.digest.hexdigest()
+    return Collected(checked.count, bad, digest, checked.bare, checked.first_bare)
+
+
+def note_bare(found: Collected, *, quiet: bool) -> None:
+    """Say which URL was taken for a seed without scheme, where there is one."""
+    if found.first_bare is None or quiet:
+        return
+    others = found.bare - 1
+    more = f", and http for {quantity(others, 'more seed')} without scheme" if others else ""
+    note(
+        f"seed without scheme: {found.first_bare} is taken{more}; write https:// where it is meant"
+    )
 
 
 class _Spooler:
@@ -74,6 +90,8 @@ class _Spooler:
     def __init__(self, spool: BinaryIO, *, allow_private: bool) -> None:
         self.count = 0
         self.digest = hashlib.sha256()
+        self.bare = 0
+        self.first_bare: str | None = None
         self._spool = spool
         self._allow_private = allow_private
 
@@ -84,6 +102,9 @@ class _Spooler:
         line = url.encode("ascii") + b"\n"
         self.digest.update(line)
         self._spool.write(line)
+        if lacks_scheme(text):
+            self.bare += 1
+            self.first_bare = self.first_bare or url
         self.count += 1
 
 

@@ -29,7 +29,8 @@ LONGEST_INTERVAL_S = 315_360_000
 """Ten years."""
 INTERVAL_SPAN = 8
 """How far the interval of ``recrawl`` may move either way, where no bounds are given."""
-DEFAULT_USER_AGENT = "crawlctl/0.1 (+https://example.invalid/crawlctl)"
+DEFAULT_USER_AGENT = "crawlctl/0.1"
+"""Names nobody to turn to: only who runs a crawl can be asked to stop it."""
 
 
 def as_time(seconds: float) -> str:

@@ -111,6 +111,12 @@ def path_of(url: str) -> str:
     return url[url.find("/", 8) :]
 
 
+def lacks_scheme(seed: str) -> bool:
+    """Tell whether a seed as a person writes it leaves the scheme to be chosen."""
+    stripped = seed.strip()
+    return not stripped.startswith(_CRAWLABLE) and _SCHEME.match(stripped) is None
+
+
 def parse_seed(text: str) -> str:
     """Return the canonical URL of a seed as a person writes it; without scheme, http is meant.
 

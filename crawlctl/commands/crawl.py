@@ -11,7 +11,7 @@ import click
 from common.model.errors import UsageError
 from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of, version
-from crawlctl.job_options import job_options, option_name, spec_from
+from crawlctl.job_options import job_options, note_nameless, option_name, spec_from
 from crawlctl.parameters import Place, Whole
 from crawlctl.plugin_options import CODE, arguments, named
 
@@ -72,7 +72,7 @@ def crawl(
     from common.runtime.process import cores
     from common.runtime.request_secrets import revealed_headers, revealed_proxy
     from crawlctl.crawling import JOB_ID, Crawl
-    from crawlctl.seeds import collect
+    from crawlctl.seeds import collect, note_bare
 
     settings = settings_of(ctx, with_services=False)
     names, references = named(options["plugin"])
@@ -82,6 +82,7 @@ def crawl(
     revealed_proxy(spec)
     with tempfile.TemporaryFile() as spool:
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
+        note_bare(collected, quiet=settings.quiet)
         with Folder.claim(output) as folder:
             state = _state_of(folder, fresh=fresh)
             if state is not None:
@@ -89,6 +90,7 @@ def crawl(
             if state is not None and state.finished:
                 return _show_finished(folder, quiet=settings.quiet)
             if state is None:
+                note_nameless(spec, quiet=settings.quiet)
                 folder.save_state(
                     FolderState(
                         kind="crawl",

@@ -32,7 +32,7 @@ def add(ctx: click.Context, *, job_id: str, urls: Sequence[str], seeds: str | No
     A job that is over takes none (exit 4); one submitted with --keep-open waits for more until
     'job close'.
     """
-    from crawlctl.seeds import collect
+    from crawlctl.seeds import collect, note_bare
     from crawlctl.show import note, quantity
 
     settings = settings_of(ctx)
@@ -40,6 +40,7 @@ def add(ctx: click.Context, *, job_id: str, urls: Sequence[str], seeds: str | No
     with tempfile.TemporaryFile() as spool:
         # Outside of the event loop: reading standard input may take its time.
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
+        note_bare(collected, quiet=settings.quiet)
         run(_add(settings, job_id, spool, collected.good))
     if not settings.quiet:
         note(f"added to job {job_id}: {quantity(collected.good, 'seed')}")

@@ -12,7 +12,7 @@ from common.model.errors import ServiceUnavailable, UnknownOutcome
 from common.model.ids import checked_name
 from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of
-from crawlctl.job_options import job_options, spec_from
+from crawlctl.job_options import job_options, note_nameless, spec_from
 
 if TYPE_CHECKING:
     from common.runtime.settings import Settings
@@ -66,7 +66,7 @@ def submit(
     The same --id with the same spec again is the same job, so a submission that failed half-way is
     simply repeated.
     """
-    from crawlctl.seeds import collect
+    from crawlctl.seeds import collect, note_bare
     from crawlctl.spec_file import load
     from crawlctl.submission import new_job_id
 
@@ -75,6 +75,8 @@ def submit(
     name = new_job_id() if job_id is None else checked_name(job_id, field="--id")
     with tempfile.TemporaryFile() as spool:
         collected = collect(urls, seeds, spool, allow_private=spec.allow_private)
+        note_bare(collected, quiet=settings.quiet)
+        note_nameless(spec, quiet=settings.quiet)
         return run(
             _submit(
                 settings, name, spec, spool, collected,

@@ -16,6 +16,7 @@ from common.web.url import (
     document_base,
     header_reference,
     host_key,
+    lacks_scheme,
     parse_seed,
     path_of,
 )
@@ -129,6 +130,7 @@ def test_document_base(base_href: str, expected: str) -> None:
 )
 def test_a_seed_may_be_written_short(text: str, expected: str) -> None:
     assert parse_seed(text) == expected
+    assert lacks_scheme(text) == ("http" not in text.lower())
 
 
 @pytest.mark.parametrize(
