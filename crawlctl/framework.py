@@ -200,7 +200,30 @@ class _WithGlobals(click.Command):
                         name = param.opts[0] if is_named else param.make_metavar(ctx)
                         # Not shown: it may be a secret.
                         raise UsageError(f"{name.strip('[].')}: what was given is not UTF-8 text")
+        self._refuse_missing_values(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_missing_values(self, ctx: click.Context, args: Sequence[str]) -> None:
+        """Refuse an option in the place of another one's value, which it would be taken for."""
+        options = {
+            name: param
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option)
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        left = iter(args)
+        for arg in left:
+            param = options.get(arg)
+            if arg == "--" or not (ctx.allow_interspersed_args or arg.startswith("-")):
+                return
+            if param is None or param.is_flag:
+                continue
+            after = next(left, "").partition("=")[0]
+            if after in options:
+                raise UsageError(
+                    f"{arg}: it needs a value, and {after} is another option; write {arg} "
+                    f"{param.make_metavar(ctx)} {after}"
+                )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Show own options; the global ones where they are own, at the top."""

@@ -156,7 +156,9 @@ def spec_from(given: Mapping[str, Any], **defaults: Any) -> JobSpec:
     for name, check in _CHECKS.items():
         for text in _each(values.get(name)):
             check(_flag(name), text)
-    return JobSpec(**values)
+    spec = JobSpec(**values)
+    _refuse_without_effect(spec, values)
+    return spec
 
 
 def note_nameless(spec: JobSpec, *, quiet: bool) -> None:
@@ -165,6 +167,32 @@ def note_nameless(spec: JobSpec, *, quiet: bool) -> None:
         note(
             f"sites are told no more than {DEFAULT_USER_AGENT}: say how to reach you, as in "
             "--user-agent 'mybot/1.0 (+https://my.example/bot)'"
+        )
+
+
+def _refuse_without_effect(spec: JobSpec, given: Mapping[str, Any]) -> None:
+    """Refuse options that do nothing beside others; jobs that have them already are left alone.
+
+    Raises:
+        UsageError: names the option and what to do about it.
+    """
+    if len(spec.traps) > 1 and "none" in spec.traps:
+        others = ",".join(name for name in spec.traps if name != "none")
+        raise UsageError(f"--traps: none is no rule beside others; write none, or {others}")
+    if spec.sitemaps and spec.max_depth == 0:
+        raise UsageError(
+            "--sitemaps: with --max-depth 0 only seeds are fetched; leave it out, or give "
+            "--max-depth 1 for the pages that sitemaps name"
+        )
+    if "seen_rate" in given and spec.seen != "bloom":
+        raise UsageError(
+            "--seen-rate: it is the rate of --seen bloom, and --seen is exact, which errs never; "
+            "add --seen bloom, or leave it out"
+        )
+    if "connect_timeout" in given and spec.connect_timeout > spec.timeout:
+        raise UsageError(
+            f"--connect-timeout: {spec.connect_timeout:g} is longer than the {spec.timeout:g} "
+            "seconds of --timeout for all of a request; give less, or a longer --timeout"
         )
 
 

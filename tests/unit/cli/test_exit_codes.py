@@ -101,6 +101,27 @@ def closed_port() -> int:
         (["submit", "http://h.example/\udcff"], ["URL:", "UTF-8"]),
         (["submit", "http://h.example/", "--user-agent", "\udcff"], ["--user-agent:", "UTF-8"]),
         (["submit", "http://h.example/", "--allow", "a", "--allow=\udcff"], ["--allow:", "UTF-8"]),
+        (["submit", "http://h.example/", "--traps", "--sitemaps"], ["--traps NAMES --sitemaps"]),
+        (["submit", "h.example", "--user-agent", "--sitemaps"], ["--user-agent TEXT --sitemaps"]),
+        (
+            ["submit", "h.example", "--allow", "--etcd=a:1"],
+            ["--allow:", "--etcd is another option"],
+        ),
+        (["crawl", "h.example", "-o", "--fresh"], ["-o DIR --fresh"]),
+        (["crawl", "h.example", "-o", "o", "--seeds", "--no-sitemaps"], ["--seeds FILE|-"]),
+        (["--cluster", "--etcd", "jobs"], ["--cluster NAME --etcd"]),
+        (["job", "--cluster", "-q", "show", "x"], ["--cluster NAME -q"]),
+        (["job", "wait", "x", "--timeout", "-q"], ["--timeout SECONDS -q"]),
+        (["submit", "h.example", "--traps", "none,path"], ["--traps", "none, or path"]),
+        (
+            ["submit", "h.example", "--sitemaps", "--max-depth", "0"],
+            ["--sitemaps", "give --max-depth 1"],
+        ),
+        (["submit", "h.example", "--seen-rate", "0.001"], ["--seen-rate", "add --seen bloom"]),
+        (
+            ["submit", "h.example", "--timeout", "5", "--connect-timeout", "6"],
+            ["--connect-timeout: 6", "a longer --timeout"],
+        ),
         (["export", "j", "--format", "parquet"], ["-o", "give a file"]),
         (["export", "j", "--format", "parquet", "--consume", "g"], ["-o", "give a folder"]),
         (["job", "show", "\udcff"], ["ID:", "UTF-8"]),
@@ -119,6 +140,13 @@ def test_wrong_use_exits_2_and_names_the_field(
     assert line.startswith("crawlctl: ")
     for word in words:
         assert word in line
+
+
+def test_a_value_may_look_like_an_option_where_it_is_meant(call: Caller) -> None:
+    """After an equals sign or two dashes it is what it says."""
+    unreachable = ("--etcd", "127.0.0.1:1")
+    assert 3 == call("job", "show", *unreachable, "--", "--config").code
+    assert 3 == call("submit", "http://h.example/", "--user-agent=-q", *unreachable).code
 
 
 @pytest.mark.parametrize(
