@@ -86,7 +86,8 @@ class TaskRunner:
         if context.revisits is not None:
             spec = context.spec
             due = DueVisits(client, cluster=cluster, task=task, spec=spec, token=token)
-            self._recaller = Recaller(coord, self._frontier, due, job=task.job, shard=task.shard)
+            least_s, _ = spec.recrawl_bounds
+            self._recaller = Recaller(coord, self._frontier, due, task=task, least_s=least_s)
         self._held: dict[int, asyncio.Task[None]] = {}
         self._adopter = Adopter(
             coord,

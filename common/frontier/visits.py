@@ -93,6 +93,8 @@ class Recalled(NamedTuple):
     moved: int
     wait_ms: int
     """Until the next one is due; -1 = none is known."""
+    is_held: bool = False
+    """Whether some that are due were not queued: the shard takes nothing now."""
 
 
 class Outdated(NamedTuple):
@@ -136,7 +138,7 @@ class DueVisits:
         if not isinstance(moved, int):
             return moved
         left = [wait_ms for _, wait_ms in waits[len(marks) :]]
-        return Recalled(moved, max(0, left[0]) if left else -1)
+        return Recalled(moved, max(0, left[0]) if left else -1, moved < len(marks))
 
     async def _move(
         self, marks: list[bytes], run: str, revision: Revision

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import redis.asyncio
+from redis.asyncio.client import Monitor
 
 from common.model.job import JobState
 from crawlctl.connect import services
 from crawlctl.explaining import explain
 from crawlctl.export.reading import Reader
-from tests.support.crawling import Crawling
-from tests.support.revisits import AGAIN, closed
+from tests.support.crawling import Crawling, Crawls
+from tests.support.revisits import AGAIN, closed, ended, visited_more
 from tests.support.site import Page, Request, Site
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 SINCE = "Mon, 30 Nov 2026 10:00:00 GMT"
 
@@ -166,3 +171,38 @@ async def test_why_and_export_tell_of_visits(crawling: Crawling) -> None:
             over = await explain(connected, await running.job(), site.url("/"))
             assert "not visited again" in over.reason
             assert over.detail["recrawl"]["next_visit_at"] is None
+
+
+@asynccontextmanager
+async def looks_at_what_is_due(running: Crawls) -> AsyncIterator[list[str]]:
+    """Collect the questions which pages of shard 0 are due, as its owner asks them."""
+    asked: list[str] = []
+    due = running.keys(0).due
+
+    async def listen(monitor: Monitor) -> None:
+        async for told in monitor.listen():
+            command = told["command"]
+            if command.startswith("ZRANGE ") and due in command and told["client_type"] != "lua":
+                asked.append(command)
+
+    (url,) = running.settings.redis_urls
+    async with redis.asyncio.from_url(url) as client, client.monitor() as monitor:
+        listening = asyncio.create_task(listen(monitor))
+        yield asked
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_a_shard_with_no_page_due_is_left_alone_until_one_is(crawling: Crawling) -> None:
+    """It was looked at once a second, for the whole of an interval of days as well."""
+    interval = {"recrawl": 9.0, "recrawl_max": 9.0, "recrawl_min": 9.0}
+    with Site({"/": Page(), "/more": Page()}) as site:
+        async with crawling() as running:
+            await running.submit(site.url("/"), **AGAIN | interval, shards=1)
+            await ended(running, fetched=1)
+            async with looks_at_what_is_due(running) as looks:
+                await running.add(site.url("/more"))
+                await until_true(lambda: "/more" in site.paths())
+                await visited_more(site, ["/", "/more"], 1)
+            assert 1 <= len(looks) <= 5, looks  # about when a visit is due, of which there are two
+            await closed(running)
