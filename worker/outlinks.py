@@ -91,22 +91,26 @@ class Outlinks:
                 offers.append(Item(host, link[len(host) :], depth, referrer))
         return Selected(offers, filtered)
 
-    async def select_sitemaps(self, links: Sequence[str], *, level: int) -> Selected:
+    async def select_sitemaps(self, links: Sequence[str], *, host: HostKey, level: int) -> Selected:
         """Return which sitemaps to offer: what may be asked for at all, but no page.
 
         Args:
             links: canonical, distinct.
+            host: whose robots.txt or sitemap leads to them. Its own are in scope wherever they
+                lie: most stand at the top, above the folder that a crawl may keep to.
             level: how many sitemaps lead to these, themselves included.
         """
+        own = url.authority_of(host + "/")
         found = [
             Item(host := url.host_key(one), one[len(host) :], 1, None, sitemap=level)
             for one in links
         ]
         unseen = [one for one in found if not self._is_known(one.identity)]
         allowed = [one for one in unseen if not self._rules.is_denied(one.url)]
-        kept = frozenset(await self._scope.kept([one.url for one in allowed]))
-        filtered = Counter({self._scope.rule: len(allowed) - len(kept)})
-        return Selected([one for one in allowed if one.url in kept], +filtered)
+        others = [one.url for one in allowed if url.authority_of(one.url) != own]
+        outside = frozenset(others) - frozenset(await self._scope.kept(others))
+        filtered = Counter({self._scope.rule: len(outside)})
+        return Selected([one for one in allowed if one.url not in outside], +filtered)
 
     def _cleaned(self, links: Sequence[str], met: set[str]) -> list[str]:
         """Return cleaned links that were not met before."""

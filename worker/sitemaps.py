@@ -88,7 +88,9 @@ class Sitemaps:
         named = (*known.rules.sitemaps[:MAX_NAMED], "/sitemap.xml")
         base = host + "/robots.txt"
         links = dict.fromkeys(canonicalize(one, base) for one in named)
-        selected = await self._outlinks.select_sitemaps([one for one in links if one], level=1)
+        selected = await self._outlinks.select_sitemaps(
+            [one for one in links if one], host=host, level=1
+        )
         if not selected.offers:  # all taken, or none to be had
             if len(self._found) >= _MAX_HOSTS:
                 self._found.clear()
@@ -129,5 +131,7 @@ class Sitemaps:
         """Return what to offer of the sitemaps that one leads to."""
         if item.sitemap >= MAX_LEVELS:
             return Named([], {"sitemap: too many levels": len(links)}, "index", 0, 0, True)
-        selected = await self._outlinks.select_sitemaps(links, level=item.sitemap + 1)
+        selected = await self._outlinks.select_sitemaps(
+            links, host=item.host, level=item.sitemap + 1
+        )
         return Named(selected.offers, dict(selected.filtered), "index", 0, len(links), True)

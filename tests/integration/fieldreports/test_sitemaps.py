@@ -250,3 +250,28 @@ async def test_without_the_option_no_sitemap_is_asked_for(stage: Stage) -> None:
         await running.submit(site.url("/"), job="seeds-only", sitemaps=True, max_depth=0)
         await running.finished("seeds-only")
     assert not [one for one in site.requests if "sitemap" in one.target]
+
+
+@CONCERT.test
+async def test_sitemaps_lie_outside_of_the_folder_that_a_crawl_keeps_to(stage: Stage) -> None:
+    """With ``--scope prefix`` none was read: most stand at the top of their host."""
+    async with (
+        RawServer(Pages({"/other-sitemap.xml": xml(locs("/docs/other"))})) as other,
+        RawServer(
+            Pages(
+                {
+                    "/robots.txt": named("/top/sitemap-index.xml", other.url("/other-sitemap.xml")),
+                    "/top/sitemap-index.xml": xml(index("/top/sitemap-1.xml")),
+                    "/top/sitemap-1.xml": xml(locs("/docs/deep", "/blog/out")),
+                    "/sitemap.xml": xml(locs("/docs/top")),
+                }
+            )
+        ) as site,
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
+    ):
+        await running.submit(site.url("/docs/"), sitemaps=True, scope="prefix")
+        found = await running.finished()
+        filtered = (await running.counters())["filtered"]
+    assert {site.url(f"/docs/{name}") for name in ("", "deep", "top")} == found.keys()
+    assert not other.requests
+    assert 1 == filtered, "the page outside"
