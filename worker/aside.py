@@ -129,13 +129,16 @@ async def _start() -> Process:
 async def _kill(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-    await process.wait()
+    # Not ``wait``: while nobody takes what it has written, Python 3.11 and 3.12 see no end of it.
+    await process.communicate()
 
 
 async def _exchange(process: Process, request: Request) -> tuple[list[Part], Answer]:
     assert process.stdin is not None
     assert process.stdout is not None
     packed = _encode(request)
+    if process.stdin.is_closing():  # uvloop would take it for an error of ours
+        raise BrokenPipeError
     process.stdin.writelines((LENGTH.pack(len(packed)), packed))
     await process.stdin.drain()
     parts: list[Part] = []

@@ -135,24 +135,24 @@ def main() -> None:
         # The worker's, also where they go to all its processes: it ends the input when it leaves.
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the worker was killed: end without a word
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    _allow(resource.RLIMIT_AS, MEMORY_BYTES)
     os.nice(_NICE)
     reader, encode = Reader(), msgspec.msgpack.Encoder().encode
     decode = msgspec.msgpack.Decoder(Request).decode
     incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
     while (message := _received(incoming)) is not None:
-        _allow_cpu_time()
+        _allow(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_S)
         for answer in reader.answers(decode(message)):
             packed = encode(answer)
             outgoing.write(LENGTH.pack(len(packed)) + packed)
         outgoing.flush()
 
 
-def _allow_cpu_time() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(time.process_time()) + CPU_S
-    soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+def _allow(kind: int, most: int) -> None:
+    """Limit what this process may use; where less is allowed it stays so."""
+    _, hard = resource.getrlimit(kind)
+    soft = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
 
 
 def _received(incoming: BinaryIO) -> bytes | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -25,6 +26,24 @@ URL = "http://h.test/"
 FOLLOW = frozenset("a")
 ENDLESS = b"".join(b"<div><a href=/%d>x</a>" % number for number in range(200_000))
 """Takes seconds to read."""
+FLOOD = b"".join(b"<a href=/%d?%b>x</a>" % (number, b"x" * 500) for number in range(20_000))
+"""Its answer is much longer than what a stream holds."""
+LIMITED = """
+import asyncio, resource
+import psutil
+from worker.aside import Aside
+from worker.reader import SitemapRequest
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+    aside = Aside()
+    found = await aside.sitemap(SitemapRequest(b"http://h.test/\\n", "http://h.test/s"))
+    reader = psutil.Process(aside.pid)
+    print(len(found.pages), *reader.rlimit(psutil.RLIMIT_AS), reader.rlimit(psutil.RLIMIT_CPU)[1])
+    await aside.close()
+
+asyncio.run(main())
+"""
 OWNER = """
 import asyncio, sys, time
 from worker.aside import Aside
@@ -105,6 +124,33 @@ async def test_the_next_page_is_read_when_one_was_left(how: str) -> None:
         page = await aside.page(request(b"<title>next</title>"))
         assert "next" == page.title
         assert before.pid not in [one.pid for one in readers()]
+
+
+async def test_what_is_left_in_the_middle_of_its_answer_holds_up_nothing() -> None:
+    async with opened() as aside:
+        for _ in range(4):  # to meet the moment at which the stream is full
+            reading = asyncio.create_task(aside.page(request(FLOOD)))
+            await until_true(lambda: bool(readers()))
+            (reader,) = readers()
+            while not reader.io_counters().write_chars:  # noqa: ASYNC110 - there is no event of it
+                await asyncio.sleep(0)
+            for _ in range(5):
+                time.sleep(0.01)  # noqa: ASYNC251 - so that there is always more to read
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0, reading.cancel)
+            done, _ = await asyncio.wait([reading], timeout=20)
+            assert done
+            assert reading.cancelled()
+            assert [] == readers()
+        assert "next" == (await aside.page(request(b"<title>next</title>"))).title
+
+
+async def test_a_reader_may_use_no_more_than_its_worker() -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LIMITED, stdout=PIPE, env=child_environment(os.environ)
+    )
+    said, _ = await owner.communicate()
+    assert [b"1", b"%d" % 2**31, b"%d" % 2**31, b"-1"] == said.split()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
