@@ -40,6 +40,10 @@ _ALWAYS: Final = frozenset(("base", "meta"))
 _RARE: Final = frozenset(("base", "area", "link", "iframe", "frame"))
 """Elements that many pages do not have."""
 _RARE_TAG: Final = re.compile(rb"<(base|area|link|iframe|frame)(?![a-z])")
+_CODED_LETTER: Final = re.compile(
+    rb"&#(?:x0*+(?:[46][1-9a-f]|[57][0-9a])|0*+(?:6[5-9]|[78][0-9]|9[0-9]|1[01][0-9]|12[0-2]))"
+)
+"""A letter written as its number: what is looked for as it is usually written may hide."""
 _UNMARKED: Final = ":not([rel~='nofollow' i])"
 _MARKED: Final = "a[href][rel~='nofollow' i],area[href][rel~='nofollow' i]"
 _PLAIN: Final = f"a[href]{_UNMARKED},area[href]{_UNMARKED}"
@@ -150,9 +154,9 @@ class HtmlParser:
         encoding: charset.Charset,
     ) -> frozenset[str]:
         """Return the URLs that no element leads to but those marked ``rel=nofollow``."""
-        if b"nofollow" not in lowered:
+        if not _may_hold(lowered, b"nofollow"):
             return frozenset()
-        marked = dict.fromkeys(node.attrs.get("href") or "" for node in tree.css(_MARKED))
+        marked = dict.fromkeys(map(_href, tree.css(_MARKED)))
         if not marked:
             return frozenset()
         plain = _also_plain(tree, marked)
@@ -214,10 +218,10 @@ def _found(nodes: Iterable[LexborNode], *, url: str, agent: str, with_refresh: b
     for node in nodes:
         tag = node.tag
         if tag in _HREF_TAGS:
-            references[node.attrs.get("href", _NOWHERE) or ""] = None
+            references[_href(node)] = None
         elif tag == "base":
-            if base is None:
-                base = document_base(url, node.attrs.get("href", _NOWHERE) or "")
+            if base is None and "href" in node.attrs:
+                base = document_base(url, _href(node))
         elif tag == "meta":
             attributes = node.attrs
             content = attributes.get("content")
@@ -232,10 +236,19 @@ def _found(nodes: Iterable[LexborNode], *, url: str, agent: str, with_refresh: b
     return _Found(references, base or url, said)
 
 
+def _href(node: LexborNode) -> str:
+    return node.attrs.get("href", _NOWHERE) or ""
+
+
+def _may_hold(lowered: bytes, word: bytes) -> bool:
+    """Tell whether an attribute of the page may hold a word, in whatever way it is written."""
+    return word in lowered or _CODED_LETTER.search(lowered) is not None
+
+
 def _also_plain(tree: LexborHTMLParser, marked: Collection[str]) -> set[str]:
     """Return those references of marked elements that stand in elements without the mark too."""
     if len(marked) > _FEW_MARKED:
-        return {node.attrs.get("href") or "" for node in tree.css(_PLAIN)}.intersection(marked)
+        return set(map(_href, tree.css(_PLAIN))).intersection(marked)
     # Most pages have few of them, and asking for each costs less than looking at every link.
     return {raw for raw in marked if tree.css_matches(_plain_with(raw))}
 
@@ -247,10 +260,10 @@ def _plain_with(raw: str) -> str:
 
 
 def _canonical_link(lowered: bytes, tree: LexborHTMLParser, base: str) -> str | None:
-    if b"canonical" not in lowered:
+    if not _may_hold(lowered, b"canonical"):
         return None
     node = tree.css_first("link[rel~='canonical' i][href]")
-    return None if node is None else canonicalize(node.attrs.get("href") or "", base)
+    return None if node is None else canonicalize(_href(node), base)
 
 
 def _simhash(tree: LexborHTMLParser) -> str | None:

@@ -20,6 +20,9 @@ MAX_CHILDREN: Final = 1_000
 """Sitemaps an index may name."""
 _MAX_STEPS: Final = 2_000_000
 """Tags and other marks looked at: forty for each page a file may name; some seconds at most."""
+_SHORT_BYTES: Final = 1_024
+"""Not more than the first piece of a file has that goes on after it."""
+_NOT_ASCII: Final = bytes(range(0x80, 0x100))
 _MAX_TAG_CHARS: Final = 65_536
 _MAX_DEPTH: Final = 64
 
@@ -74,7 +77,7 @@ class Reader:
         """What ends the comment, instruction or declaration that is being skipped."""
         self._open: list[str] = []
         self._held: list[str] | None = None
-        """Text of the element that is wanted."""
+        """Text of the element that is wanted, as it is written: a piece may end in an entity."""
         self._held_chars = 0
         self._link: str | None = None
         self._notes: dict[str, str] = {}
@@ -96,7 +99,9 @@ class Reader:
     def feed(self, piece: bytes) -> None:
         """Read a piece."""
         if self._decoder is None:
-            charset_ = charset.sniff(piece, None)
+            # The piece may end inside of a character, which would be no UTF-8.
+            is_cut = len(piece) > _SHORT_BYTES
+            charset_ = charset.sniff(piece.rstrip(_NOT_ASCII) if is_cut else piece, None)
             self._decoder = codecs.getincrementaldecoder(charset_.codec)("replace")
             piece = charset.without_mark(piece)
         self._text += self._decoder.decode(piece)
@@ -250,7 +255,7 @@ class Reader:
     def _take_text(self, name: str) -> None:
         assert self._held is not None
         assert self._kind is not None
-        value = "".join(self._held).strip()
+        value = _unescaped("".join(self._held)).strip()
         if name == _LINK_OF[self._kind]:
             self._link = value or None
         else:
@@ -274,7 +279,7 @@ class Reader:
             if self._held_chars > _MAX_TAG_CHARS:
                 self._held = None
             else:
-                self._held.append(text if is_raw else _unescaped(text))
+                self._held.append(text.replace("&", "&amp;") if is_raw else text)
 
 
 def _unescaped(text: str) -> str:

@@ -117,6 +117,31 @@ def test_a_page_tells_its_directives_canonical_url_and_nofollow_links() -> None:
     assert links == [f"{H}/c"]
 
 
+@pytest.mark.parametrize("word", ["&#110;OFOLLOW", "nofollo&#x77", "&#x0006E;ofoll&#000111;w"])
+def test_letters_written_as_numbers_hide_no_nofollow(word: str) -> None:
+    body = f"<a href=/marked rel='{word}'>1</a><a href=/plain>2</a>".encode()
+    page = HtmlParser().parse(body, url=f"{H}/", content_type=None, follow=frozenset("a"))
+    assert {f"{H}/marked"} == page.nofollow
+
+
+@pytest.mark.parametrize("number", [*range(0x41, 0x5B), *range(0x61, 0x7B)])
+def test_letters_written_as_numbers_hide_no_canonical_url(number: int) -> None:
+    for char in (f"&#{number};", f"&#x{number:x};", f"&#X00{number:X};", f"&#0{number}"):
+        word = "canonical".replace(chr(number).lower(), char)
+        body = f'<link rel="{word}" href=/c>{char}'.encode()
+        page = HtmlParser().parse(body, url=f"{H}/", content_type=None, follow=frozenset("a"))
+        assert f"{H}/c" == page.canonical
+
+
+def test_an_attribute_that_only_looks_like_a_reference_says_nothing_of_the_page() -> None:
+    body = b"""<svg><a xlink:href=/x rel=nofollow>1</a><link xlink:href=/c rel=canonical>
+    <base xlink:href=/y/></svg><base href=/z/><a href=p>2</a><a href="">3</a>"""
+    page = HtmlParser().parse(body, url=f"{H}/", content_type=None, follow=frozenset("a"))
+    assert [f"{H}/z/p", f"{H}/z/"] == page.links
+    assert frozenset() == page.nofollow
+    assert page.canonical is None
+
+
 @given(
     st.lists(st.tuples(st.sampled_from(["x", '"', "\\", "ü", "a b", "]'", "#f"]), st.booleans())),
     st.lists(

@@ -74,6 +74,29 @@ def test_entities_are_undone_once_and_unknown_ones_spoil_their_url_only() -> Non
     assert [entry.url for entry in parse(body).pages] == ["/a?b=1&amp;c", "/n&m'", "/raw&amp;"]
 
 
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("<urlset><!--{}-->", "<url><loc>http://h.test/?a=1&amp;b=\u00e4\u2603</loc></url>"),
+        (
+            "<urlset><!--{}-->",
+            "<url><loc><![CDATA[http://h.test/?a=1&b=\u00e4\u2603]]></loc></url>",
+        ),
+        ("{}", "http://h.test/?a=1&b=\u00e4\u2603\n"),
+    ],
+)
+@pytest.mark.parametrize("coding", ["utf-8", "utf-16"])
+def test_where_a_file_is_cut_into_pieces_changes_nothing(head: str, line: str, coding: str) -> None:
+    for shift in range(len(line.encode(coding))):
+        body = (head.format(" " * shift) + line * 1100).encode(coding)
+        assert {"http://h.test/?a=1&b=\u00e4\u2603"} == {entry.url for entry in parse(body).pages}
+
+
+def test_a_short_file_may_end_with_any_character() -> None:
+    found = parse("http://h.test/caf\u00e9".encode("latin-1"))
+    assert ["http://h.test/caf\u00e9"] == [entry.url for entry in found.pages]
+
+
 def test_nul_in_a_line_of_text_spoils_its_url_only() -> None:
     found = parse(b"http://h.test/a\nhttp://h.test/\0b\nhttp://h.test/c\n")
     assert ["http://h.test/a", "http://h.test/c"] == [entry.url for entry in found.pages]
