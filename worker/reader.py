@@ -8,6 +8,7 @@ never has to take in a million at once.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import resource
@@ -146,6 +147,8 @@ def main() -> None:
             packed = encode(answer)
             outgoing.write(LENGTH.pack(len(packed)) + packed)
         outgoing.flush()
+        del message
+        _give_back_memory()
 
 
 def _allow(kind: int, most: int) -> None:
@@ -153,6 +156,12 @@ def _allow(kind: int, most: int) -> None:
     _, hard = resource.getrlimit(kind)
     soft = most if hard == resource.RLIM_INFINITY else min(hard, most)
     resource.setrlimit(kind, (soft, hard))
+
+
+def _give_back_memory() -> None:
+    """Let the system have what was freed: the C library keeps it, after a large page all of it."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def _received(incoming: BinaryIO) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -143,6 +144,17 @@ async def test_what_is_left_in_the_middle_of_its_answer_holds_up_nothing() -> No
             assert reading.cancelled()
             assert [] == readers()
         assert "next" == (await aside.page(request(b"<title>next</title>"))).title
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs the GNU C library")
+async def test_a_reader_holds_no_more_for_the_largest_page_it_has_read() -> None:
+    async with opened() as aside:
+        await aside.page(request(b""))
+        (reader,) = readers()
+        before = reader.memory_info().rss
+        await aside.page(request(ENDLESS))
+        assert aside.pid == reader.pid
+        await until_true(lambda: reader.memory_info().rss < before + 40_000_000, within_s=10)
 
 
 async def test_a_reader_may_use_no_more_than_its_worker() -> None:
