@@ -70,6 +70,8 @@ class Reader:
 
     def __init__(self) -> None:
         self.is_whole = True
+        self._has_begun = False
+        """Whether the first character is known, which tells text from markup."""
         self._kind: str | None = None
         self._decoder: codecs.IncrementalDecoder | None = None
         self._text = ""
@@ -121,14 +123,14 @@ class Reader:
         return Sitemap(kind, found, [], is_whole)
 
     def _scan(self, *, is_last: bool) -> None:
-        if self._kind is None:
+        if not self._has_begun:
             start = self._text.lstrip("\ufeff\0 \t\r\n\v\f")
             if not start and not is_last:
                 self._text = ""
                 return
             if start and not start.startswith("<"):
                 self._kind = "text"
-            self._text = start
+            self._text, self._has_begun = start, True
         if self._kind == "text":
             self._read_lines(is_last=is_last)
         elif self._kind != "not_sitemap":

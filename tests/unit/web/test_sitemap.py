@@ -92,6 +92,14 @@ def test_where_a_file_is_cut_into_pieces_changes_nothing(head: str, line: str, c
         assert {"http://h.test/?a=1&b=\u00e4\u2603"} == {entry.url for entry in parse(body).pages}
 
 
+@pytest.mark.parametrize("head", ["<!--{}-->", "<?xml {}?>", "<!DOCTYPE u [{}]>", "{}"])
+@pytest.mark.parametrize("size", [65_000, 66_000, 140_000])
+def test_what_stands_before_the_first_tag_may_be_long(head: str, size: int) -> None:
+    body = head.format(" " * size) + "<urlset><url><loc>/a</loc></url></urlset>"
+    found = parse(body.encode())
+    assert ("urlset", ["/a"]) == (found.kind, [entry.url for entry in found.pages])
+
+
 def test_a_short_file_may_end_with_any_character() -> None:
     found = parse("http://h.test/caf\u00e9".encode("latin-1"))
     assert ["http://h.test/caf\u00e9"] == [entry.url for entry in found.pages]
