@@ -1,9 +1,9 @@
 """Which character encoding an HTML document is in (WHATWG Encoding and HTML standards).
 
 Order: byte order mark, ``charset`` of the Content-Type field, the document's own declaration,
-UTF-8 if the bytes are that, else windows-1252. The declaration is looked for the way browsers
-prescan: in the first 1024 bytes, and when none is there a little further, as a browser's parser
-would still obey it. Nothing here raises on any input.
+UTF-8 if the bytes are that (the last character may be cut), else windows-1252. The declaration is
+looked for the way browsers prescan: in the first 1024 bytes, and when none is there a little
+further, as a browser's parser would still obey it. Nothing here raises on any input.
 """
 
 from __future__ import annotations
@@ -147,9 +147,18 @@ def _from_header(content_type: str | None) -> Charset | None:
 def _by_content(body: bytes) -> Charset:
     try:
         body.decode()
-    except UnicodeDecodeError:
-        return WINDOWS_1252
+    except UnicodeDecodeError as error:
+        return UTF_8 if _is_cut_character(body, error) else WINDOWS_1252
     return UTF_8
+
+
+def _is_cut_character(body: bytes, error: UnicodeDecodeError) -> bool:
+    """Tell whether nothing speaks against UTF-8 but that the end cuts a character in two.
+
+    A short document may be in another encoding, and have this one character that is not ASCII.
+    """
+    is_cut = error.reason == "unexpected end of data"
+    return is_cut and (len(body) > _PRESCAN_BYTES or not body[: error.start].isascii())
 
 
 def _from_document(head: bytes) -> Charset | None:

@@ -20,9 +20,6 @@ MAX_CHILDREN: Final = 1_000
 """Sitemaps an index may name."""
 _MAX_STEPS: Final = 2_000_000
 """Tags and other marks looked at: forty for each page a file may name; some seconds at most."""
-_SHORT_BYTES: Final = 1_024
-"""Not more than the first piece of a file has that goes on after it."""
-_NOT_ASCII: Final = bytes(range(0x80, 0x100))
 _MAX_TAG_CHARS: Final = 65_536
 _MAX_DEPTH: Final = 64
 
@@ -101,9 +98,7 @@ class Reader:
     def feed(self, piece: bytes) -> None:
         """Read a piece."""
         if self._decoder is None:
-            # The piece may end inside of a character, which would be no UTF-8.
-            is_cut = len(piece) > _SHORT_BYTES
-            charset_ = charset.sniff(piece.rstrip(_NOT_ASCII) if is_cut else piece, None)
+            charset_ = charset.sniff(piece, None)
             self._decoder = codecs.getincrementaldecoder(charset_.codec)("replace")
             piece = charset.without_mark(piece)
         self._text += self._decoder.decode(piece)
