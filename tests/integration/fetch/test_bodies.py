@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 import tracemalloc
 import zlib
 
@@ -227,6 +228,23 @@ async def test_a_body_that_trickles_is_given_up(
     assert (slow.status, code_of(slow)) == (200, "too_slow")
     assert (stalled.status, code_of(stalled)) == (200, "too_slow")
     assert (len(steady.body), steady.error) == (100_000, None)
+
+
+async def test_no_server_is_blamed_for_a_stop_of_this_process(
+    fetch: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.fetch_body.RATE_WINDOW_S", 0.3)
+
+    async def one_for_both(exchange: Exchange) -> Reply:
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\nx")
+        await exchange.pause(0.1)
+        exchange.writer.write(b"x" * 9_999)  # has arrived before the window ends
+        time.sleep(3)  # noqa: ASYNC251 - the event loop stops, as on a machine that is suspended
+        return Reply(b"")
+
+    async with RawServer({"/": one_for_both}) as server:
+        fetched = await fetch(server.url("/"), spec={"timeout": 600.0, "min_rate": 1000})
+    assert (10_000, None) == (len(fetched.body), fetched.error)
 
 
 @pytest.mark.parametrize("length", [b"10", b"9999999"])
