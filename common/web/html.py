@@ -41,7 +41,8 @@ _RARE: Final = frozenset(("base", "area", "link", "iframe", "frame"))
 """Elements that many pages do not have."""
 _RARE_TAG: Final = re.compile(rb"<(base|area|link|iframe|frame)(?![a-z])")
 _CODED_LETTER: Final = re.compile(
-    rb"&#(?:x0*+(?:[46][1-9a-f]|[57][0-9a])|0*+(?:6[5-9]|[78][0-9]|9[0-9]|1[01][0-9]|12[0-2]))"
+    rb"&#(?:x0*+(?:[46][1-9a-f]|[57][0-9a])(?![0-9a-f])"
+    rb"|0*+(?:6[5-9]|[78][0-9]|9[0-9]|1[01][0-9]|12[0-2])(?![0-9]))"
 )
 """A letter written as its number: what is looked for as it is usually written may hide."""
 _UNMARKED: Final = ":not([rel~='nofollow' i])"
