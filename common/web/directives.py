@@ -6,6 +6,7 @@ field may begin with the name of the crawler it is for; ones for others do not c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -14,6 +15,9 @@ _ALIASES: Final = {"none": ("nofollow", "noindex")}
 _WITH_VALUE: Final = frozenset(
     ("max-image-preview", "max-snippet", "max-video-preview", "unavailable_after")
 )
+
+_IN_DATE: Final = re.compile(r"\s*[0-9]+[ -]\w+[ -][0-9]+ [0-9]+$")
+"""What stands between the comma and the first colon of a date: no crawler's name."""
 
 
 def of_header(fields: Iterable[str], *, agent: str) -> frozenset[str]:
@@ -28,7 +32,7 @@ def of_header(fields: Iterable[str], *, agent: str) -> frozenset[str]:
         is_ours = True
         for word in field[:4096].split(","):
             name, colon, rest = word.strip().lower().partition(":")
-            if colon and name.strip() not in _WITH_VALUE:
+            if colon and name.strip() not in _WITH_VALUE and not _IN_DATE.match(name):
                 is_ours = name.strip() in ("*", agent)
                 name = rest
             if is_ours:
