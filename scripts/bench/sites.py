@@ -34,7 +34,7 @@ worker_processes 1; pid {folder}/nginx.pid; daemon off; {user}
 events {{ worker_connections 8192; }}
 http {{
   include /etc/nginx/mime.types; sendfile on; keepalive_requests 1000000; keepalive_timeout 75;
-  open_file_cache max=50000 inactive=300s;
+  open_file_cache max=8000 inactive=300s;
   log_format times '$msec $server_addr $status $request_uri';
   access_log {folder}/access.log times;
   client_body_temp_path {folder}/tmp; proxy_temp_path {folder}/tmp; fastcgi_temp_path {folder}/tmp;
