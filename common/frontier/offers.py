@@ -114,17 +114,19 @@ class Offers:
     def _call(self, shard: int, by_host: dict[HostKey, list[Item]]) -> Call:
         keys, layout, layers = self._keys[shard], self._seen[shard], self._layers[shard]
         buckets = Buckets(layout, layers)
-        begin_of_place = Struct(f"<I{layers}H").pack
+        begin_of_place = Struct(f"<II{layers}H").pack
         names = [keys.meta, keys.ready, keys.pace, keys.hll, keys.busy, *map(keys.queue, by_host)]
         hosts: list[str | bytes | int] = []
         prints: list[str | bytes | int] = []
         places: list[bytes] = []
         queued: list[bytes] = []
+        size = 0
         for host, found in by_host.items():
             hosts += (host, len(found))
             for item in found:
                 seen, raw = fingerprint(item.identity, layout.mode), items.encode(item)
-                places += (begin_of_place(len(raw), *buckets.numbers(seen)), seen.bits)
+                first, size = size + 1, size + len(raw)
+                places += (begin_of_place(first, size, *buckets.numbers(seen)), seen.bits)
                 queued.append(raw)
                 prints.append(signed(seen.unsigned))
         args: list[str | bytes | int] = [

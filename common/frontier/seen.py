@@ -208,7 +208,7 @@ class SeenLayout:
         return self._name(layer, number)
 
     def buckets(self, seen: Print, layers: int) -> list[str]:
-        """Return the key of the URL's bucket in each layer, newest first."""
+        """Return the key of the URL's bucket in each layer, newest last."""
         concerned = Buckets(self, layers)
         concerned.numbers(seen)
         return concerned.names
@@ -219,11 +219,11 @@ class Buckets:
 
     def __init__(self, layout: SeenLayout, layers: int) -> None:
         self._layout = layout
-        self._layers = [(layer, layout.count(layer)) for layer in range(layers - 1, -1, -1)]
+        self._layers = [(layer, layout.count(layer)) for layer in range(layers)]
         self._known: dict[tuple[int, int], int] = {}
 
     def numbers(self, seen: Print) -> list[int]:
-        """Return the number of the URL's bucket in each layer, newest first."""
+        """Return the number of the URL's bucket in each layer, newest last."""
         known, fingerprint = self._known, seen.unsigned
         return [
             known.setdefault((layer, fingerprint * count >> 64), len(known) + 1)

@@ -7,8 +7,8 @@
 -- ARGV[7] capacity of the newest layer (URLs)
 -- ARGV[8] a place of each URL, host by host          ARGV[9] their items, one behind the other
 -- ARGV[10..9+2H] per host: host key, its URLs        then per URL its fingerprint
--- A place: u32 bytes of the item; u16 per layer, newest first: which of the buckets; bloom: u8 block in the bucket (from
---   1), six pairs of u8 first byte in the block (from 1, rising), i32 mask
+-- A place: u32 first, u32 last byte of the item (from 1); u16 per layer, newest last: which of the buckets; bloom: u8
+--   block in the bucket (from 1), six pairs of u8 first byte in the block (from 1, rising), i32 mask
 -- Returns {OK, admitted, discovered} | {LAYERS, L} (ask again for L layers) | {RETRY} (sealed)
 --   | {CLOSED} | MISSING | VERSION | RUN
 -- Invariants: the seen-set is read before the first write; queue, then seen-set, then counters are written.
@@ -27,10 +27,10 @@ local H, L, exact = tonumber(ARGV[3]), tonumber(layers), ARGV[5] == '1'
 local places, items = ARGV[8], ARGV[9]
 local prints = 9 + 2 * H   -- index in ARGV before the first fingerprint
 local N = #ARGV - prints
-local PLACE = 4 + 2 * L + (exact and 0 or 31)
+local PLACE = 8 + 2 * L + (exact and 0 or 31)
 
-local function bucket_of(layer, n)
-  return 5 + H + unpack_bits('<I2', places, PLACE * (n - 1) + 3 + 2 * layer)
+local function bucket_of(layer, n)   -- layer 1 = newest
+  return 5 + H + unpack_bits('<I2', places, PLACE * (n - 1) + 9 + 2 * (L - layer))
 end
 
 local function is_seen_exact(n)
@@ -59,16 +59,17 @@ if not exact then
 end
 local BYTES = 144   -- of a block
 local BLOCK_FORM = '<' .. string.rep('i4', 36)
-local BITS_FORM = '<BBi4Bi4Bi4Bi4Bi4Bi4'
+local BITS_FORM = '<I2BBi4Bi4Bi4Bi4Bi4Bi4'   -- with the bucket in the newest layer before them
 
 local blocks = {}   -- of URLs that are not seen, by URL: its block in the newest layer
 local function is_seen_bloom(n)
   local newest
-  local block, w1, m1, w2, m2, w3, m3, w4, m4, w5, m5, w6, m6 =
-    unpack_bits(BITS_FORM, places, PLACE * n - 30)
+  local bucket, block, w1, m1, w2, m2, w3, m3, w4, m4, w5, m5, w6, m6 =
+    unpack_bits(BITS_FORM, places, PLACE * n - 32)
   local first, last = FIRST[block], LAST[block]
   for layer = 1, L do
-    local raw = call('GETRANGE', KEYS[bucket_of(layer, n)], first, last)
+    local key = layer == 1 and 5 + H + bucket or bucket_of(layer, n)
+    local raw = call('GETRANGE', KEYS[key], first, last)
     newest = newest or raw
     if #raw == BYTES
       and band(unpack_bits('<i4', raw, w1), m1) == m1 and band(unpack_bits('<i4', raw, w2), m2) == m2
@@ -83,19 +84,19 @@ end
 
 local is_seen = exact and is_seen_exact or is_seen_bloom
 local fresh, fresh_prints, taken, queued, hosts = {}, {}, {}, {}, {}   -- queued: by host with something new, its items
-local n, item_at = 0, 1
+local n = 0
 for h = 1, H do
   local list = {}
   for _ = 1, tonumber(ARGV[9 + 2 * h]) do
     n = n + 1
-    local print, size = ARGV[prints + n], unpack_bits('<I4', places, PLACE * (n - 1) + 1)
+    local print = ARGV[prints + n]
     if not is_seen(n) and not taken[print] then
       taken[print] = true
       fresh[#fresh + 1] = n
       fresh_prints[#fresh] = print
-      list[#list + 1] = string.sub(items, item_at, item_at + size - 1)
+      local first, last = unpack_bits('<I4I4', places, PLACE * (n - 1) + 1)
+      list[#list + 1] = string.sub(items, first, last)
     end
-    item_at = item_at + size
   end
   if #list > 0 then
     queued[h] = list
@@ -132,8 +133,8 @@ end
 local function admit_bloom()
   local changed = {}   -- by bucket: block -> its words
   for _, n in ipairs(fresh) do
-    local bits = { unpack_bits(BITS_FORM, places, PLACE * n - 30) }
-    local bucket, block = bucket_of(1, n), bits[1]
+    local bits = { unpack_bits(BITS_FORM, places, PLACE * n - 32) }
+    local bucket, block = 5 + H + bits[1], bits[2]
     local inside = changed[bucket]
     if not inside then
       inside = {}
@@ -150,7 +151,7 @@ local function admit_bloom()
       words = { unpack_bits(BLOCK_FORM, raw) }
       inside[block] = words
     end
-    for at = 2, 12, 2 do
+    for at = 3, 13, 2 do
       local word = (bits[at] + 3) / 4
       words[word] = bit.bor(words[word], bits[at + 1])
     end
