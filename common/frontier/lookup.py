@@ -19,7 +19,9 @@ from common.frontier.items import Item
 from common.frontier.keys import TaskKeys
 from common.frontier.offers import shard_of_url
 from common.frontier.owner import HOLD_MS
+from common.frontier.replies import other_layout
 from common.frontier.scope import ScopeSet
+from common.frontier.scripts import LAYOUT_VERSION
 from common.frontier.seen import SeenLayout, block_span, fingerprint, holds
 from common.frontier.visits import Known, decode_known, mark, parse
 from common.model.ids import JobId, Task
@@ -109,11 +111,19 @@ class Lookup:
                 return False
 
     async def is_seen(self, url: str) -> bool:
-        """Tell whether the URL was ever admitted; in mode ``bloom`` at its rate of errors."""
+        """Tell whether the URL was ever admitted; in mode ``bloom`` at its rate of errors.
+
+        Raises:
+            ScriptBug: the job has another layout, in which it may lie anywhere.
+        """
         keys = self._keys(url)
         layout = SeenLayout(keys, mode=self._spec.seen, rate=self._spec.seen_rate)
         seen = fingerprint(url, layout.mode)
-        (layers,) = await self._client.commands([("HGET", keys.meta, "layers")])
+        ((version, layers),) = await self._client.commands(
+            [("HMGET", keys.meta, "version", "layers")]
+        )
+        if version not in (None, LAYOUT_VERSION.encode()):
+            raise other_layout(version, "looking for a URL")
         buckets = layout.buckets(seen, int(layers or 0))
         if layout.mode == "exact":
             asked = [("SISMEMBER", bucket, seen.fingerprint) for bucket in buckets]

@@ -53,11 +53,16 @@ def refusal_of(reply: Sequence[Any], script: str) -> Refusal | None:
     if tag in Refusal.__members__:
         return Refusal(tag)
     if tag == "VERSION":
-        raise ScriptBug(
-            f"script {script}: the job was made by another version of crawlctl (layout "
-            f"{reply[1].decode()}); finish or delete it with that version"
-        )
+        raise other_layout(reply[1], f"script {script}")
     raise ScriptBug(f"script {script}: unexpected answer {tag}")
+
+
+def other_layout(version: bytes, asked: str) -> ScriptBug:
+    """Return what is raised where a shard has another layout version than this program."""
+    return ScriptBug(
+        f"{asked}: the job was made by another version of crawlctl (layout "
+        f"{version.decode()}); finish or delete it with that version"
+    )
 
 
 class Claim(NamedTuple):

@@ -22,7 +22,8 @@ NAMES = (
 LAYOUT_VERSION = "4"
 """Version of keys, items and hash a job is pinned to; scripts refuse another one.
 
-3: mode ``exact`` has no filter, and a filter sets all bits of a URL in one block (ADR 19)."""
+3: mode ``exact`` has no filter, and a filter sets all bits of a URL in one block (ADR 19).
+4: a filter lies in buckets, and its blocks are shorter (ADR 20)."""
 
 
 class Script(NamedTuple):

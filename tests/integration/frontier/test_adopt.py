@@ -9,6 +9,7 @@ import pytest
 
 from common.frontier import FrontierClient, RedisOptions
 from common.frontier.job import MasterFence
+from common.frontier.lookup import Lookup
 from common.frontier.replies import Adopted, Claimed, Refusal, ShardState
 from common.frontier.scripts import Call
 from common.frontier.settling import Settled
@@ -16,6 +17,7 @@ from common.model.errors import ScriptBug
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import (
     HOST,
+    JOB,
     Shard,
     again,
     back,
@@ -83,6 +85,7 @@ async def test_a_shard_of_another_layout_is_refused_to_everyone_and_left_as_it_i
     shard = await make_shard().create()
     owner = await shard.adopted(10)
     await shard.offer(page(1))
+    lookup = Lookup(shard.client, cluster=shard.cluster, job=JOB, spec=shard.spec)
     await shard.client.commands([("HSET", shard.keys.meta, "version", "0")])
     (before,) = await shard.client.commands([("HGETALL", shard.keys.meta)])
     for attempt in (
@@ -93,6 +96,7 @@ async def test_a_shard_of_another_layout_is_refused_to_everyone_and_left_as_it_i
         lambda: shard.try_offer(page(2)),
         lambda: shard.master.apply(ShardState.PAUSED, fence=MasterFence(99, 99)),
         lambda: shard.master.grant(0, 5, fence=MasterFence(99, 99)),
+        lambda: lookup.is_seen(page(1)),
     ):
         with pytest.raises(ScriptBug, match="another version of crawlctl"):
             await attempt()  # type: ignore[no-untyped-call]
