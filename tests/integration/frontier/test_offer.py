@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import struct
+from collections import defaultdict
 
 import pytest
 
 from common.frontier import items
 from common.frontier.offers import MAX_BATCH
 from common.frontier.replies import Offered, Refusal, ShardState
-from common.frontier.seen import BUCKET_BYTES, buckets_of, capacity
+from common.frontier.seen import (
+    BUCKET_BYTES,
+    SeenLayout,
+    block_span,
+    buckets_of,
+    capacity,
+    fingerprint,
+)
 from common.model.counters import is_balanced
 from tests.integration.frontier.conftest import MakeShard
 from tests.integration.frontier.shard import FENCE, HOST, Shard, item_for, page, pages
@@ -117,6 +126,33 @@ async def test_a_false_hit_of_the_filter_is_what_loses_a_url(make_shard: MakeSha
     ]
     await shard.client.commands([("SET", name, b"\xff" * BUCKET_BYTES) for name in buckets])
     assert await shard.offer(*pages(300)) == Offered(0, 0)
+
+
+async def test_a_filter_holds_the_bits_of_what_was_admitted_and_no_others(
+    make_shard: MakeShard,
+) -> None:
+    """One bit too many is noticed by nobody: it only makes errors more frequent than stated."""
+    shard = await make_shard(seen="bloom").create()
+    layout = SeenLayout(shard.keys, mode="bloom", rate=shard.spec.seen_rate)
+    expected: dict[str, bytearray] = defaultdict(lambda: bytearray(BUCKET_BYTES))
+    batches = [pages(700), [*pages(1400)[600:], *pages(50, "http://b.example")]]
+    known: set[str] = set()
+    for layers, batch in enumerate(batches, 1):
+        await shard.client.commands([("HSET", shard.keys.meta, "layers", layers)])
+        assert (await shard.offer(*batch, *batch)).admitted == len({*batch} - known)
+        for one in {*batch} - known:
+            seen = fingerprint(one, "bloom")
+            bucket = expected[layout.buckets(seen, layers)[0]]
+            _, *pairs = struct.unpack("<B" + 6 * "Bi", seen.bits)
+            for byte, mask in zip(pairs[::2], pairs[1::2], strict=True):
+                at = block_span(seen)[0] + byte - 1
+                before = int.from_bytes(bucket[at : at + 4], "little")
+                bucket[at : at + 4] = (before | mask & 0xFFFFFFFF).to_bytes(4, "little")
+        known |= {*batch}
+    (names,) = await shard.client.commands([("KEYS", shard.keys.meta.removesuffix("meta") + "b:*")])
+    assert {name.decode() for name in names} == set(expected)
+    found = await shard.client.commands([("GET", name) for name in expected])
+    assert dict(zip(expected, found, strict=True)) == expected
 
 
 async def test_mode_exact_knows_a_url_by_its_fingerprint_alone(make_shard: MakeShard) -> None:
