@@ -140,7 +140,8 @@ async def _as_sitemap(lookup: Lookup, url: str) -> _Said | None:
 
 def _why_only_seen(job: Job) -> str:
     if job.spec.seen == "bloom":
-        return "its record was consumed and trimmed, or the filter errs (one URL in a million)"
+        rate = f"at most {job.spec.seen_rate:g} of new URLs"
+        return f"its record was consumed and trimmed, or the filter errs ({rate})"
     return "its record was consumed and trimmed, or it moved while it was looked for"
 
 

@@ -29,14 +29,17 @@ from tests.support.results import JOB, WrittenJob
 HOST = HostKey("http://h.example")
 
 
+@pytest.mark.parametrize(
+    "spec", [JobSpec(shards=1), JobSpec(shards=1, seen="bloom", seen_rate=0.004)]
+)
 async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
-    connected: Services,
+    connected: Services, spec: JobSpec
 ) -> None:
     spool = io.BytesIO(f"{HOST}/\n".encode())
     stored = await submit(
         connected,
         job_id="j",
-        spec=JobSpec(shards=1),
+        spec=spec,
         spool=spool,
         seeds=1,
         seeds_sha256="abc",
@@ -60,6 +63,7 @@ async def test_a_seed_is_staged_then_queued_and_without_a_record_only_seen(
     answer = await explain(connected, stored.job, f"{HOST}/")
     assert (answer.state, answer.since) == ("seen", None)
     assert "seen-set" in answer.reason
+    assert ("0.004" in answer.reason) == (spec.seen == "bloom")
 
 
 async def test_where_a_domain_is_limited_it_is_told_how_busy_it_is(connected: Services) -> None:
