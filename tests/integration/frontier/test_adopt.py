@@ -99,7 +99,7 @@ async def test_a_shard_of_another_layout_is_refused_to_everyone_and_left_as_it_i
         lambda: lookup.is_seen(page(1)),
     ):
         with pytest.raises(ScriptBug, match="another version of crawlctl"):
-            await attempt()  # type: ignore[no-untyped-call]
+            await attempt()
     (after,) = await shard.client.commands([("HGETALL", shard.keys.meta)])
     assert after == before
 
