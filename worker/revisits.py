@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from msgspec.structs import asdict, replace
 
 from common.frontier import items
 from common.frontier.items import Item
+from common.frontier.settling import NOTHING
 from common.frontier.visits import Known, Page, decode_known, encode_known, next_visit
 from common.model.job import BUDGETS, JobSpec
 from common.model.records import Outcome, ResultRecord
@@ -29,7 +29,6 @@ from worker.reading import fields
 
 _DIGEST_BYTES = 16
 _PAGES = (Outcome.FETCHED, Outcome.NOT_MODIFIED)
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Noted(NamedTuple):
@@ -72,7 +71,7 @@ class Revisits:
         item: Item,
         record: ResultRecord,
         fetched: Fetched | None,
-        refused: Mapping[str, int] = _NOTHING,
+        refused: Mapping[str, int] = NOTHING,
     ) -> Noted:
         """Return the record of a visit completed, and what is to come of it.
 
@@ -119,11 +118,11 @@ class Revisits:
         visit, for ever.
         """
         if known is None:
-            return Noted(record, b"", _NOTHING)
+            return Noted(record, b"", NOTHING)
         record = replace(record, visit=known.visits + 1)
         is_last = record.rule in BUDGETS
         visit = self._next(item, known, is_paid=item.is_paid, is_last=is_last)
-        return Noted(record, visit, _NOTHING)
+        return Noted(record, visit, NOTHING)
 
     def _next(self, item: Item, known: Known, *, is_paid: bool, is_last: bool) -> bytes:
         again = item._replace(attempt=1, owners=0, known=encode_known(known), is_paid=is_paid)

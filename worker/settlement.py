@@ -8,8 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +16,7 @@ from common.frontier import items
 from common.frontier.items import Item
 from common.frontier.ledger import Spent
 from common.frontier.replies import Claim
-from common.frontier.settling import Finished, Release, Retry, SitemapRead
+from common.frontier.settling import NOTHING, Finished, Release, Retry, SitemapRead
 from common.model.ids import HostKey, Token
 from common.model.records import ErrorInfo, Outcome
 from common.runtime.clock import utc_now
@@ -27,8 +26,6 @@ from worker.heavy import Load
 from worker.job import JobContext
 from worker.record import record_of
 from worker.sitemaps import SitemapRecord
-
-_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -158,7 +155,7 @@ class Settling:
         fetched: Fetched | None = None,
         ended_at: float | None = None,
         offers: list[Item] | None = None,
-        filtered: Mapping[str, int] = _NOTHING,
+        filtered: Mapping[str, int] = NOTHING,
         **facts: object,
     ) -> Settlement:
         """End the URL with a record.

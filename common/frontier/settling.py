@@ -18,6 +18,7 @@ from common.model.ids import HostKey, Token
 from common.model.records import Outcome
 
 NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
+"""No links refused, by any rule."""
 
 
 class Finished(NamedTuple):
@@ -125,7 +126,7 @@ class SettleCalls:
         refused = msgspec.json.encode(filtered) if filtered else b""
         args: list[str | bytes | int] = [*self._owner, self._counts_pages, refused]
         for one in finished:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += _ended(one, queues)
             letter = encode_letter(one.letter, one.record) if one.letter else b""
             args += (one.outcome.value, one.record, letter, one.visit)
         return Call(
@@ -142,7 +143,7 @@ class SettleCalls:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = [*self._owner]
         for one in read:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += _ended(one, queues)
             args += (one.url, one.record)
         return Call("sitemap", [*self._names, self._keys.sitemaps, *queues.names], args, run)
 
@@ -150,7 +151,7 @@ class SettleCalls:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = [*self._owner]
         for one in retries:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += _ended(one, queues)
             args += (one.after_ms, one.item)
         return Call("retry", [*self._names, self._keys.delayed, *queues.names], args, run)
 
@@ -158,6 +159,13 @@ class SettleCalls:
         queues = HostQueues(self._keys)
         args: list[str | bytes | int] = [*self._owner]
         for one in releases:
-            args += (one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms)
+            args += _ended(one, queues)
             args.append(one.wait_ms)
         return Call("release", [*self._names, *queues.names], args, run)
+
+
+def _ended(
+    one: Finished | Retry | Release | SitemapRead, queues: HostQueues
+) -> tuple[int, HostKey, int, int, int]:
+    """Return what all these scripts are told first of a claim (``end_claims`` of _hosts.lua)."""
+    return one.claim, one.host, queues.index(one.host), one.ended_ago_ms, one.delay_ms

@@ -43,8 +43,8 @@ async def _why(settings: Settings, job_id: str, urls: Sequence[str], *, as_json:
     from crawlctl.show import print_json, print_line
 
     async with services(settings) as connected:
+        stored = await stored_job(connected, job_id)
         for number, url in enumerate(urls):
-            stored = await stored_job(connected, job_id)
             answer = await explain(connected, stored.job, url)
             if as_json:
                 print_json(answer._asdict())

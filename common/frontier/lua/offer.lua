@@ -26,7 +26,6 @@ local call, unpack_bits, band = redis.call, struct.unpack, bit.band
 local H, L, exact = tonumber(ARGV[3]), tonumber(layers), ARGV[5] == '1'
 local places, items = ARGV[8], ARGV[9]
 local prints = 9 + 2 * H   -- index in ARGV before the first fingerprint
-local N = #ARGV - prints
 local PLACE = 8 + 2 * L + (exact and 0 or 31)
 
 local function bucket_of(layer, n)   -- layer 1 = newest
