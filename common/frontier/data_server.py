@@ -11,7 +11,7 @@ the error stands among the replies, for the client that knows the other nodes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,12 +35,13 @@ from common.frontier.clock import ServerClock
 from common.frontier.durable import Durable
 from common.frontier.keys import no_meta_key
 from common.frontier.link import CALL_TIMEOUT_S, Link, SlotMoving
-from common.frontier.scripts import LAYOUT_VERSION, Call
+from common.frontier.pipeline import Answer, Pipeline
+from common.frontier.scripts import LAYOUT_VERSION, Call, Script
 from common.frontier.server import (
     ServerInfo,
     server_info,
 )
-from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
+from common.model.errors import CrawlerError, FrontierUnavailable, ScriptBug, SettingsError
 
 CONNECTIONS = 32
 """Calls of one process under way at once. Those that come to the server together share one sync of
@@ -55,6 +56,7 @@ class DataServer:
         self.endpoint = address.endpoint
         self._in_cluster = in_cluster
         self._idle: list[Link] = []
+        self._pipeline = Pipeline(self._send)
         self._gate = asyncio.Semaphore(CONNECTIONS)
         self._closed = False
         self._loaded_run = ""
@@ -76,10 +78,11 @@ class DataServer:
         """Close every connection; calls under way fail."""
         self._closed = True
         await self.durable.close()
+        await self._pipeline.close()
         await self._drop_idle()
 
     async def call(self, calls: Sequence[Call]) -> list[Any]:
-        """Run scripts in one round trip; one reply each, in order.
+        """Run scripts in one round trip, which others may share; one reply each, in order.
 
         A reply may be MOVED (a ``MovedError``).
 
@@ -88,33 +91,42 @@ class DataServer:
                 calls may have run: each is safe to repeat, but a claim's reply must be recovered.
             ScriptBug: a script failed.
         """
+        return await self._pipeline.call(calls)
+
+    async def _send(self, groups: list[Sequence[Call]]) -> list[Answer]:
+        """Run the calls of several callers in one round trip; an answer to each."""
         async with self.link() as link:
-            if any(one.run not in ("", link.run_id) for one in calls):
-                return [[b"RUN"] for _ in calls]
-            loaded = scripts.load(strict=link.strict)
-            if link.run_id != self._loaded_run:
-                sources = [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
-                for reply in await link.exchange(sources):
-                    link.check(reply, "SCRIPT LOAD")
-                self._loaded_run = link.run_id
+            loaded = await self._loaded(link)
+            # Meant for another server run, nothing of a group is sent.
+            meant = [all(one.run in ("", link.run_id) for one in group) for group in groups]
+            calls = [one for group, ok in zip(groups, meant, strict=True) if ok for one in group]
             packed = [
                 (
-                    "EVALSHA",
-                    loaded[one.script].sha,
-                    len(one.keys),
-                    *one.keys,
+                    "EVALSHA", loaded[one.script].sha, len(one.keys), *one.keys,
                     *link.filled(one.args),
                 )
                 for one in calls
-            ]
+            ]  # fmt: skip
             replies = await link.exchange(packed)
             for at, reply in enumerate(replies):
                 if isinstance(reply, NoScriptError):
                     source = loaded[calls[at].script].source
                     (replies[at],) = await link.exchange([("EVAL", source, *packed[at][2:])])
-            for one, reply in zip(calls, replies, strict=True):
-                link.check(reply, f"script {one.script}")
-            return replies
+            in_order = iter(replies)
+            return [
+                _checked(link, group, in_order) if ok else [[b"RUN"] for _ in group]
+                for group, ok in zip(groups, meant, strict=True)
+            ]
+
+    async def _loaded(self, link: Link) -> dict[str, Script]:
+        """Return the scripts; a server run that is met for the first time is given them before."""
+        loaded = scripts.load(strict=link.strict)
+        if link.run_id != self._loaded_run:
+            sources = [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
+            for reply in await link.exchange(sources):
+                link.check(reply, "SCRIPT LOAD")
+            self._loaded_run = link.run_id
+        return loaded
 
     async def commands(
         self, commands: Sequence[tuple[str | bytes | int | float, ...]]
@@ -287,3 +299,14 @@ class DataServer:
         if self._born[0] != info.run_id:
             self._born = info.run_id, int(info.clock_s * 1000)
         return self._born[1]
+
+
+def _checked(link: Link, calls: Sequence[Call], replies: Iterator[Any]) -> Answer:
+    """Return the replies to some calls, or what one of them means that is an error."""
+    own = [next(replies) for _ in calls]
+    try:
+        for one, reply in zip(calls, own, strict=True):
+            link.check(reply, f"script {one.script}")
+    except CrawlerError as error:
+        return error
+    return own

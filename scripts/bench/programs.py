@@ -22,7 +22,7 @@ from sites import Site
 from usage import Sample, Usage
 
 PEERS = Path(__file__).resolve().parent / "peers"
-OURS = ("ours-1", "ours-2", "ours-2-url")
+OURS = ("ours-1", "ours-2", "ours-1-url", "ours-2-url")
 NAMES = (*OURS, "bare", "scrapy", "scrapy-redis", "crawlee")
 OWN_ROLES = ("worker", "master", "redis", "etcd", "program")
 FULL_SPEED = ("--delay", "0", "--per-host", "32")
@@ -152,8 +152,11 @@ def _ours(name: str, site: Site, pages: int, folder: Path, *, pin: bool) -> Run:
             _pin(process.pid, int(workers))
         if process.wait():
             sys.exit(f"crawlctl crawl ended with exit code {process.returncode}")
-        times = fetch_times(folder)
-    return _measured(name, len(times), min(times), max(times), usage)
+        by_worker = fetch_times(folder)
+    # Starting servers and interpreters is no crawling, and the second worker comes later.
+    start = max(map(min, by_worker.values()))
+    times = [time for some in by_worker.values() for time in some if time >= start]
+    return _measured(name, len(times), start, max(times), usage)
 
 
 def _pin(crawl: int, count: int) -> None:
@@ -174,14 +177,15 @@ def _pin(crawl: int, count: int) -> None:
             os.sched_setaffinity(thread.id, {core % (os.cpu_count() or 1)})
 
 
-def fetch_times(folder: Path) -> list[float]:
-    """Return when each page of a crawl's results was fetched (Unix epoch)."""
+def fetch_times(folder: Path) -> dict[str, list[float]]:
+    """Return by worker when it fetched each page of a crawl's results (Unix epoch)."""
+    times: dict[str, list[float]] = {}
     with (folder / "results.jsonl").open("rb") as lines:
-        return [
-            datetime.fromisoformat(record["fetched_at"]).timestamp()
-            for record in map(json.loads, lines)
-            if record["outcome"] == "fetched"
-        ]
+        for record in map(json.loads, lines):
+            if record["outcome"] == "fetched":
+                at = datetime.fromisoformat(record["fetched_at"]).timestamp()
+                times.setdefault(record["worker"], []).append(at)
+    return times
 
 
 def _peer(

@@ -121,7 +121,7 @@ MUTANTS = {
         "restart-redis",
         (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),
          Patch("common/frontier/data_server.py",
-               'if any(one.run not in ("", link.run_id) for one in calls):', "if False:")),
+               'all(one.run in ("", link.run_id) for one in group)', "True")),
         frozenset({"unverified run"}),
     ),
     "ghost-slot": Mutant(

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from common.frontier import FrontierClient, RedisOptions, scripts
-from common.frontier.replies import Offered, ShardState
-from common.model.errors import FrontierUnavailable, SettingsError
+from common.frontier.replies import Claimed, Offered, ShardState
+from common.frontier.scripts import Call
+from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 from common.model.job import JobSpec
 from tests.integration.frontier.conftest import MakeShard, Starter
 from tests.integration.frontier.shard import (
@@ -248,3 +249,86 @@ async def test_a_cancelled_call_leaves_no_connection_out_of_step(make_shard: Mak
         await asyncio.gather(call, return_exceptions=True)
         assert (await shard.stats()).exists
     await shard.assert_sound()
+
+
+async def _reads(client: FrontierClient) -> int:
+    """Return how often the server has read from a connection."""
+    (raw,) = await client.commands([("INFO", "stats")])
+    return int(raw.split(b"total_reads_processed:")[1].split()[0])
+
+
+@pytest.mark.one_server
+async def test_calls_of_many_tasks_share_round_trips(make_shard: MakeShard) -> None:
+    shard = await make_shard().create()
+    before = await _reads(shard.client)
+    answers = await asyncio.gather(*(shard.offer(page(number)) for number in range(200)))
+    # Two of them are the looks at the server; each call alone would be a read at least.
+    assert await _reads(shard.client) - before < 50
+    assert sorted(one.discovered for one in answers) == list(range(1, 201))
+    await shard.assert_sound()
+
+
+@pytest.mark.one_server
+async def test_what_is_wrong_with_a_call_is_told_to_its_caller_alone(make_shard: MakeShard) -> None:
+    shard = await make_shard().create()
+    owner = await shard.adopted()
+    (server,) = await shard.client.servers()
+    other_run = Call("offer", [shard.keys.meta], [], "another run")
+    answers = await asyncio.gather(
+        shard.offer(page(1)),
+        server.call([Call("offer", [], [])]),
+        server.call([other_run, other_run]),
+        owner.claim(1, []),
+        server.call([Call("offer", [], ["4"])]),
+        return_exceptions=True,
+    )
+    assert answers[0] == Offered(1, 1)
+    assert answers[2] == [[b"RUN"], [b"RUN"]]
+    assert isinstance(answers[3], Claimed)
+    assert [type(answers[at]) for at in (1, 4)] == [ScriptBug, ScriptBug]
+    await shard.assert_sound()
+
+
+async def test_nobody_waits_longer_for_a_silent_server_since_others_do(
+    start_server: Starter,
+    cluster_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("common.frontier.link.CALL_TIMEOUT_S", 1.0)
+    server = start_server(tmp_path)
+    with stopping(server):
+        client = await _open(server.url)
+        shard = await Shard(client, cluster_name, JobSpec(shards=1)).create()
+        server.pause()
+        began = time.monotonic()
+        calls = [asyncio.create_task(shard.try_offer(page(1)))]
+        await asyncio.sleep(0.2)
+        calls += [asyncio.create_task(shard.try_offer(page(number))) for number in range(2, 9)]
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        took_s = time.monotonic() - began
+        server.resume()
+        assert {type(one) for one in told} == {FrontierUnavailable}
+        assert took_s < 1.9  # a second wait would make it two
+        answers = await asyncio.gather(*(shard.offer(page(number)) for number in range(1, 9)))
+        assert max(one.discovered for one in answers) == 8
+        await shard.assert_sound()
+        await client.close()
+
+
+async def test_calls_under_way_fail_where_the_client_is_closed(
+    start_server: Starter, cluster_name: str, tmp_path: Path
+) -> None:
+    server = start_server(tmp_path)
+    with stopping(server):
+        client = await _open(server.url)
+        shard = await Shard(client, cluster_name, JobSpec(shards=1)).create()
+        server.pause()
+        calls = [asyncio.create_task(shard.try_offer(page(1)))]
+        await asyncio.sleep(0.1)
+        calls += [asyncio.create_task(shard.try_offer(page(2)))]
+        await asyncio.sleep(0.1)
+        await client.close()
+        told = await asyncio.gather(*calls, return_exceptions=True)
+        server.resume()
+        assert [type(one) for one in told] == [FrontierUnavailable] * 2
