@@ -25,7 +25,7 @@ from worker.steps import in_steps
 if TYPE_CHECKING:
     from worker.plugins import JobPlugins
 
-CACHE_LINKS: Final = 500_000
+CACHE_LINKS: Final = 200_000
 """Links the cache holds, in each of two generations."""
 
 
