@@ -84,7 +84,7 @@ HELP: Final[dict[str, str]] = {
     "gets; above 0 more, below 0 less than others; more than 10 steps count as 10",
     "seen": "how known URLs are remembered: exact, or by a Bloom filter alone, in two thirds of "
     "the memory at best, which takes some new URLs for known ones",
-    "seen_rate": "the share of new URLs that --seen bloom may take for known ones",
+    "seen_rate": "the share of new URLs that --seen bloom may take for known ones, 1e-9 to 0.01",
     "allow_private": "allow loopback, private and link-local addresses",
 }
 _METAVARS: Final = {

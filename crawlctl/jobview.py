@@ -61,8 +61,11 @@ async def look_at(services: Services, job: Job, *, with_rules: bool = False) -> 
 
 async def why_waiting(coord: Coord, job: Job) -> str | None:
     """Return why nobody works on a job that is to run; None where somebody does or need not."""
-    if job.state is not JobState.RUNNING:
-        return None
+    return await without_worker(coord, job) if job.state is JobState.RUNNING else None
+
+
+async def without_worker(coord: Coord, job: Job) -> str | None:
+    """Return why no worker there is takes tasks of a job; None where one would."""
     live = [view.info for view in await coord.members.list() if view.left_at is None]
     return why_nobody(job.id, job.spec, live)
 
@@ -171,6 +174,7 @@ async def situation(services: Services, look: JobLook, shown: Mapping[str, Any])
         job=look.job.id,
         state=look.job.state,
         is_kept_open=look.job.is_kept_open,
+        without_worker=shown["waiting"],
         next_visit_at=shown["recrawl"] and shown["recrawl"]["next_visit_at"],
         waiting=look.counters["queued"] + look.counters["delayed"],
         in_flight=look.counters["in_flight"],

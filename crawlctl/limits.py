@@ -51,6 +51,8 @@ class Situation:
     """Its id."""
     state: JobState
     is_kept_open: bool
+    without_worker: str | None
+    """Why no worker there is takes parts of it; None where one would."""
     next_visit_at: str | None
     """When the first of the pages that are visited again is due; None where none is."""
     waiting: int
@@ -102,8 +104,11 @@ def judge(now: Situation) -> Verdict:
     if now.state is not JobState.RUNNING:
         return Verdict("state", f"the job is {now.state.value}", _of_state(now))
     if not now.workers:
-        reason = "no worker owns a part of it"
-        return Verdict("workers", reason, "start workers; 'crawlctl nodes' shows those there are")
+        reason = now.without_worker or "no worker owns a part of it yet"
+        remedy = "nothing, if it passes: the master gives its parts to the workers there are"
+        if now.without_worker:
+            remedy = "a worker that can do it; 'crawlctl nodes' shows those there are"
+        return Verdict("workers", reason, remedy)
     if now.waiting + now.in_flight == 0:
         return _at_rest(now)
     busiest = max(now.workers, key=lambda one: one.cpu)

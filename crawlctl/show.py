@@ -88,6 +88,8 @@ def duration(seconds: float) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.1f}"
     return printable(str(value))

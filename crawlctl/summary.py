@@ -118,8 +118,10 @@ def counted(found: Mapping[str, int]) -> str:
 
 def show(summary: Summary, results: Path) -> None:
     """Write the summary for people."""
+    # The job of a crawl that was interrupted runs on, but nothing works on it.
+    is_interrupted = summary.outcome is CrawlOutcome.INTERRUPTED
     print_line(
-        f"{summary.state}: {counted(summary.counters)} in "
+        f"{summary.outcome if is_interrupted else summary.state}: {counted(summary.counters)} in "
         f"{duration(summary.elapsed_seconds)}, {summary.pages_per_second:.1f} pages/s"
     )
     if summary.statuses:

@@ -44,4 +44,7 @@ def demo_site(ctx: click.Context, *, port: int, pages: int) -> None:
     try:
         run(serve(port, pages=pages, on_ready=on_ready))
     except OSError as error:
-        raise UsageError(f"--port: cannot listen on {port} ({error.strerror})") from error
+        raise UsageError(
+            f"--port: cannot listen on {port} ({error.strerror}); give another one, or 0 for a "
+            "free one"
+        ) from error

@@ -30,7 +30,7 @@ _STDOUT: Final = "-"
     examples=[
         "crawlctl export spring -o spring.jsonl",
         "crawlctl export spring | jq -r .url",
-        "crawlctl export spring --format parquet -o spring.parquet",
+        "crawlctl export spring -o spring.parquet",
         "crawlctl export spring --follow",
         "crawlctl export spring --consume index --follow -o spring.jsonl",
         "crawlctl export spring --consume lake --follow --format parquet -o parts",
@@ -49,8 +49,8 @@ _STDOUT: Final = "-"
     "--format",
     "style",
     type=click.Choice(_FORMATS),
-    default="jsonl",
-    help="jsonl, csv, or parquet (into a file; with --consume a folder of files)  [default: jsonl]",
+    help="jsonl, csv, or parquet (into a file; with --consume a folder of files)  [default: as "
+    "the name of -o ends, else jsonl]",
 )
 @click.option(
     "--follow", is_flag=True, help="go on with records as they come, until the job is over"
@@ -68,7 +68,7 @@ def export(
     *,
     job_id: str,
     output: str,
-    style: str,
+    style: str | None,
     follow: bool,
     consume: str | None,
 ) -> None:
@@ -80,6 +80,7 @@ def export(
     With --consume it is appended to, and FILE.checkpoint says how far: the same command goes on
     with it, whatever ended the last one.
     """
+    style = _style(output, style)
     if style == "parquet":
         _check_parquet(output, place="a file" if consume is None else "a folder")
     settings = settings_of(ctx)
@@ -88,6 +89,22 @@ def export(
     else:
         group = checked_name(consume, field="--consume")
         run(_consume(settings, job_id, output, style, group=group, follow=follow))
+
+
+def _style(output: str, asked: str | None) -> str:
+    """Return the format: the one asked for, else what the file is named for.
+
+    Raises:
+        UsageError: the file is named for another one than was asked for.
+    """
+    suffix = Path(output).suffix.removeprefix(".").lower()
+    named = suffix if suffix in _FORMATS else None
+    if asked is not None and named is not None and asked != named:
+        raise UsageError(
+            f"-o: {output!r} is named for {named}, and --format is {asked}; leave --format out, or "
+            "give another name"
+        )
+    return asked or named or _FORMATS[0]
 
 
 def _check_parquet(output: str, *, place: str) -> None:

@@ -15,6 +15,7 @@ from crawlctl.framework import Command, run, settings_of
 from crawlctl.job_options import job_options, note_nameless, spec_from
 
 if TYPE_CHECKING:
+    from common.model.job import Job
     from common.runtime.settings import Settings
     from crawlctl.connect import Services
     from crawlctl.seeds import Collected
@@ -119,12 +120,24 @@ async def _submit(
             note(f"job {name} is not complete; the same command with --id {name} completes it")
             raise
         click.echo(stored.job.id)
+        if not settings.quiet and not stored.job.state.is_final:
+            await _tell_if_alone(connected, stored.job)
         if paused and wait and not settings.quiet:
             note(f"the job is paused; start it with 'crawlctl job resume {name}'")
         if wait:
             note_kept_open(stored.job, quiet=settings.quiet)
         code = await _wait(connected, name, quiet=settings.quiet) if wait else 0
     return max(code, 1 if collected.bad else 0)
+
+
+async def _tell_if_alone(connected: Services, job: Job) -> None:
+    """Say so where there is nobody to work on a job."""
+    from crawlctl.jobview import without_worker
+    from crawlctl.show import note
+
+    reason = await without_worker(connected.coord, job)
+    if reason is not None:
+        note(f"nobody works on job {job.id} yet: {reason}")
 
 
 async def _wait(connected: Services, name: str, *, quiet: bool) -> int:

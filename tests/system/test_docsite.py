@@ -83,7 +83,9 @@ def test_interrupted_crawl_resumes_within_three_seconds_and_ends_complete(
             eventually(at_least_lines(out / "results.jsonl", results), within_s=60, what="results")
             if end == "ctrl-c":
                 crawl.interrupt()
-                assert 130 == crawl.end().code
+                left = crawl.end()
+                assert 130 == left.code
+                assert left.out.startswith("interrupted: "), left.out
             else:
                 crawl.kill_group()
                 crawl.end()

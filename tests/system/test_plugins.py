@@ -133,11 +133,14 @@ def test_a_job_waits_for_a_worker_that_has_its_plugin(
                 "--plugin", "prices", *options,
             )  # fmt: skip
             assert 0 == submitted.code, submitted.err
+            assert "nobody works on job j yet: " in submitted.err
             lacking = "bare: no plugin 'prices'", "--plugin prices=MODULE:OBJECT"
             eventually(
                 lambda: all(part in waiting() for part in lacking),
                 within_s=60, what="the worker and what it lacks as the reason",
             )  # fmt: skip
+            profile = crawlctl("job", "show", "j", "--profile", "--json", *options).json["profile"]
+            assert ("workers", waiting()) == (profile["limit"], profile["reason"])
             bare.process.send_signal(signal.SIGTERM)
             assert 0 == bare.end().code
         assert [] == site.paths()

@@ -99,6 +99,19 @@ async def test_parquet_holds_the_same_records_in_row_groups(
     assert [target] == listed(tmp_path)
 
 
+async def test_the_format_is_what_the_file_is_named_for(
+    job: WrittenJob, options: list[str], tmp_path: Path
+) -> None:
+    await job.add(3)
+    for name in ("a.csv", "a.parquet", "a.jsonl", "a.txt"):
+        ran = await export(options, "-o", str(tmp_path / name))
+        assert 0 == ran.code, ran.err
+    assert "url" == (tmp_path / "a.csv").read_text("utf-8-sig").partition(",")[0]
+    assert b"PAR1" == content(tmp_path / "a.parquet")[:4]
+    assert content(tmp_path / "a.jsonl") == content(tmp_path / "a.txt")
+    assert urls(range(3)) == of_lines(content(tmp_path / "a.txt").decode())
+
+
 def test_parquet_without_its_library_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

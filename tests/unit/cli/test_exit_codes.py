@@ -123,6 +123,7 @@ def closed_port() -> int:
             ["--connect-timeout: 6", "a longer --timeout"],
         ),
         (["export", "j", "--format", "parquet"], ["-o", "give a file"]),
+        (["export", "j", "--format", "csv", "-o", "x.PARQUET"], ["-o", "parquet", "--format"]),
         (["export", "j", "--format", "parquet", "--consume", "g"], ["-o", "give a folder"]),
         (["job", "show", "\udcff"], ["ID:", "UTF-8"]),
         (["--cluster", "\udcff", "jobs"], ["--cluster:", "UTF-8"]),

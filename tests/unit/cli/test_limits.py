@@ -23,6 +23,7 @@ def situation(**facts: Any) -> Situation:
         "job": "spring",
         "state": JobState.RUNNING,
         "is_kept_open": False,
+        "without_worker": None,
         "next_visit_at": None,
         "waiting": 500,
         "in_flight": 30,
@@ -38,7 +39,8 @@ def situation(**facts: Any) -> Situation:
     ("facts", "limit", "said"),
     [
         ({"state": JobState.PAUSED}, "state", "paused"),
-        ({"workers": []}, "workers", "no worker"),
+        ({"workers": []}, "workers", "no worker owns a part of it yet"),
+        ({"workers": [], "without_worker": "w1: lacks plugin x"}, "workers", "lacks plugin x"),
         ({"waiting": 0, "in_flight": 0}, "end", "nothing is left"),
         ({"workers": [worker(cpu=0.1), worker(cpu=0.97)]}, "cpu", "97%"),
         ({"hosts_due": 0, "hosts_waiting": 300}, "politeness", "300 hosts"),

@@ -20,6 +20,14 @@ def test_a_table_is_aligned_and_safe(capsys: pytest.CaptureFixture[str]) -> None
     ]
 
 
+def test_a_table_says_yes_and_no(capsys: pytest.CaptureFixture[str]) -> None:
+    show.print_table(("host", "blocked"), [("a", True), ("b", False)])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["a", "yes"],
+        ["b", "no"],
+    ]
+
+
 def test_a_table_without_rows_has_its_headers(capsys: pytest.CaptureFixture[str]) -> None:
     show.print_table(("id", "state"), [])
     assert capsys.readouterr().out == "ID  STATE\n"
