@@ -11,7 +11,7 @@ the error stands among the replies, for the client that knows the other nodes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,17 +35,19 @@ from common.frontier.clock import ServerClock
 from common.frontier.durable import Durable
 from common.frontier.keys import no_meta_key
 from common.frontier.link import CALL_TIMEOUT_S, Link, SlotMoving
-from common.frontier.pipeline import Answer, Pipeline
-from common.frontier.scripts import LAYOUT_VERSION, Call, Script
+from common.frontier.pipeline import Answer, Pipeline, Take
+from common.frontier.scripts import LAYOUT_VERSION, Call
 from common.frontier.server import (
     ServerInfo,
     server_info,
 )
-from common.model.errors import CrawlerError, FrontierUnavailable, ScriptBug, SettingsError
+from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
 
 CONNECTIONS = 32
 """Calls of one process under way at once. Those that come to the server together share one sync of
 its log to the disk, which costs more than all of them."""
+_LOADS = 3
+"""So often scripts are sent anew, where somebody flushes them all the time."""
 
 
 class DataServer:
@@ -56,7 +58,7 @@ class DataServer:
         self.endpoint = address.endpoint
         self._in_cluster = in_cluster
         self._idle: list[Link] = []
-        self._pipeline = Pipeline(self._send)
+        self._pipeline = Pipeline(self._send, most=CONNECTIONS)
         self._gate = asyncio.Semaphore(CONNECTIONS)
         self._closed = False
         self._loaded_run = ""
@@ -93,40 +95,46 @@ class DataServer:
         """
         return await self._pipeline.call(calls)
 
-    async def _send(self, groups: list[Sequence[Call]]) -> list[Answer]:
-        """Run the calls of several callers in one round trip; an answer to each."""
-        async with self.link() as link:
-            loaded = await self._loaded(link)
-            # Meant for another server run, nothing of a group is sent.
-            meant = [all(one.run in ("", link.run_id) for one in group) for group in groups]
-            calls = [one for group, ok in zip(groups, meant, strict=True) if ok for one in group]
-            packed = [
-                (
-                    "EVALSHA", loaded[one.script].sha, len(one.keys), *one.keys,
-                    *link.filled(one.args),
-                )
-                for one in calls
-            ]  # fmt: skip
-            replies = await link.exchange(packed)
-            for at, reply in enumerate(replies):
-                if isinstance(reply, NoScriptError):
-                    source = loaded[calls[at].script].source
-                    (replies[at],) = await link.exchange([("EVAL", source, *packed[at][2:])])
-            in_order = iter(replies)
-            return [
-                _checked(link, group, in_order) if ok else [[b"RUN"] for _ in group]
-                for group, ok in zip(groups, meant, strict=True)
-            ]
+    async def _send(self, take: Take) -> list[Answer]:
+        """Run the calls of several callers in one round trip; an answer to each.
 
-    async def _loaded(self, link: Link) -> dict[str, Script]:
-        """Return the scripts; a server run that is met for the first time is given them before."""
+        Args:
+            take: gives them, once they can be sent.
+        """
+        async with self.link() as link:
+            if link.run_id != self._loaded_run:
+                await self._load(link)
+            groups = take()
+            packed = [link.packed(group) for group in groups]
+            sent = [one for some in packed if not isinstance(some, Exception) for one in some]
+            replies = iter(await self._replies(link, sent))
+            return [
+                some if isinstance(some, Exception)
+                else link.checked(group, [next(replies) for _ in some])
+                for group, some in zip(groups, packed, strict=True)
+            ]  # fmt: skip
+
+    async def _replies(self, link: Link, sent: Sequence[bytes]) -> list[Any]:
+        """Return the replies to calls; scripts that the server has lost are sent anew before."""
+        replies = await link.exchange_packed(sent)
+        for _ in range(_LOADS):
+            missing = [at for at, one in enumerate(replies) if isinstance(one, NoScriptError)]
+            if not missing:
+                break
+            await self._load(link)
+            again = await link.exchange_packed([sent[at] for at in missing])
+            for at, reply in zip(missing, again, strict=True):
+                replies[at] = reply
+        return replies
+
+    async def _load(self, link: Link) -> None:
+        """Send the scripts to a server run that does not have them."""
         loaded = scripts.load(strict=link.strict)
-        if link.run_id != self._loaded_run:
-            sources = [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
-            for reply in await link.exchange(sources):
-                link.check(reply, "SCRIPT LOAD")
-            self._loaded_run = link.run_id
-        return loaded
+        for reply in await link.exchange(
+            [("SCRIPT", "LOAD", script.source) for script in loaded.values()]
+        ):
+            link.check(reply, "SCRIPT LOAD")
+        self._loaded_run = link.run_id
 
     async def commands(
         self, commands: Sequence[tuple[str | bytes | int | float, ...]]
@@ -299,14 +307,3 @@ class DataServer:
         if self._born[0] != info.run_id:
             self._born = info.run_id, int(info.clock_s * 1000)
         return self._born[1]
-
-
-def _checked(link: Link, calls: Sequence[Call], replies: Iterator[Any]) -> Answer:
-    """Return the replies to some calls, or what one of them means that is an error."""
-    own = [next(replies) for _ in calls]
-    try:
-        for one, reply in zip(calls, own, strict=True):
-            link.check(reply, f"script {one.script}")
-    except CrawlerError as error:
-        return error
-    return own

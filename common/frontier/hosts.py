@@ -4,7 +4,8 @@ Settings lie beside the host's queue and are read by the script that claims, so 
 whoever owns the shard: a blocked host is not claimed, and a delay set for a host takes the place of
 the job's. What robots.txt asks for still wins where it is longer.
 
-Not promised: a listing of one moment. It is read in bounded steps while the crawl goes on.
+Not promised: a listing of one moment. It is read in bounded steps while the crawl goes on; of a
+shard with more hosts than a step holds, one that is just asked may be missing.
 """
 
 from __future__ import annotations
@@ -78,18 +79,22 @@ class Hosts:
 
     async def _by_shard(self) -> AsyncIterator[HostView]:
         for shard, keys in enumerate(self._keys):
-            ready = {host: at async for host, at in self._pairs("ZSCAN", keys.ready)}
-            errors = {host: count async for host, count in self._pairs("HSCAN", keys.errors)}
-            delays = {host: ms async for host, ms in self._pairs("HSCAN", keys.delays)}
-            blocked = {host async for host in self._members(keys.blocked)}
-            delayed = Counter(
-                [one.partition(b"\n")[0] async for one, _ in self._pairs("ZSCAN", keys.delayed)]
+            # A host goes from one of the first three to another as it is asked: read one after the
+            # other, it could be missed in each of them.
+            ready, busy, delaying, claims, errors, delays, blocking = await self._scanned(
+                ("ZSCAN", keys.ready),
+                ("HSCAN", keys.busy),
+                ("ZSCAN", keys.delayed),
+                ("HSCAN", keys.in_flight),
+                ("HSCAN", keys.errors),
+                ("HSCAN", keys.delays),
+                ("SSCAN", keys.blocked),
             )
-            flying = Counter(
-                [one.split(b"\n", 2)[1] async for _, one in self._pairs("HSCAN", keys.in_flight)]
-            )
+            blocked = blocking.keys()
+            delayed = Counter(one.partition(b"\n")[0] for one in delaying)
+            flying = Counter(one.split(b"\n", 2)[1] for one in claims.values())
             (skew,) = await self._client.commands([("HGET", keys.meta, "skew")])
-            known = sorted({*ready, *errors, *delays, *blocked, *delayed, *flying})
+            known = sorted({*ready, *busy, *delayed, *flying, *errors, *delays, *blocked})
             async for name, queued in self._queued(keys, known):
                 at = ready.get(name)
                 is_blocked = name in blocked
@@ -173,25 +178,28 @@ class Hosts:
             for host, length in zip(batch, lengths, strict=True):
                 yield host, length
 
-    async def _pairs(self, scan: str, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
-        cursor: bytes | int = 0
-        while True:
-            ((cursor, flat),) = await self._client.commands([(scan, key, cursor, "COUNT", _STEP)])
-            for pair in zip(flat[::2], flat[1::2], strict=True):
-                yield pair
-            if int(cursor) == 0:
-                return
+    async def _scanned(self, *scans: tuple[str, str]) -> list[dict[bytes, bytes]]:
+        """Return all that collections hold, read together step by step.
 
-    async def _members(self, key: str) -> AsyncIterator[bytes]:
-        cursor: bytes | int = 0
-        while True:
-            ((cursor, found),) = await self._client.commands(
-                [("SSCAN", key, cursor, "COUNT", _STEP)]
+        Args:
+            scans: command and key.
+
+        Returns:
+            A dict each; of a set with its members as keys.
+        """
+        found: list[dict[bytes, bytes]] = [{} for _ in scans]
+        cursors: dict[int, bytes | int] = dict.fromkeys(range(len(scans)), 0)
+        while cursors:
+            replies = await self._client.commands(
+                [(*scans[at], cursor, "COUNT", _STEP) for at, cursor in cursors.items()]
             )
-            for member in found:
-                yield member
-            if int(cursor) == 0:
-                return
+            for at, (cursor, flat) in zip(list(cursors), replies, strict=True):
+                step = 1 if scans[at][0] == "SSCAN" else 2
+                found[at].update(zip(flat[::step], flat[step - 1 :: step], strict=True))
+                cursors[at] = cursor
+                if int(cursor) == 0:
+                    del cursors[at]
+        return found
 
 
 def _sum(one: HostView, other: HostView) -> HostView:

@@ -21,9 +21,10 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from common.frontier.scripts import BORN, RUN
+from common.frontier import scripts
+from common.frontier.scripts import BORN, RUN, Call
 from common.frontier.server import Durability, with_remedy
-from common.model.errors import FrontierUnavailable, ScriptBug, SettingsError
+from common.model.errors import CrawlerError, FrontierUnavailable, ScriptBug, SettingsError
 
 CALL_TIMEOUT_S = 10.0
 _REFUSING = (ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
@@ -55,16 +56,48 @@ class Link:
         self.cannot_wait = False
         """The server is too old to be asked when its log is synced."""
 
-    def filled(self, args: list[str | bytes | int]) -> list[str | bytes | int]:
-        """Return the arguments of a call, placeholders replaced."""
+    def packed(self, calls: Sequence[Call]) -> list[bytes] | Exception:
+        """Return calls as they go over the wire; none where they are meant for another server run.
+
+        An argument that cannot be sent is the fault of its caller, and nobody else's.
+        """
+        if not all(one.run in ("", self.run_id) for one in calls):
+            return []
+        loaded = scripts.load(strict=self.strict)
+        try:
+            return [self._packed(one, loaded[one.script].sha) for one in calls]
+        except Exception as error:  # noqa: BLE001 - told to the caller
+            return error
+
+    def _packed(self, call: Call, sha: str) -> bytes:
         run, born = self.run_id, self.born_ms
-        return [run if arg is RUN else born if arg is BORN else arg for arg in args]
+        args = [run if arg is RUN else born if arg is BORN else arg for arg in call.args]
+        command: tuple[Any, ...] = ("EVALSHA", sha, len(call.keys), *call.keys, *args)
+        packed: bytes = hiredis.pack_command(command)
+        return packed
+
+    def checked(self, calls: Sequence[Call], replies: list[Any]) -> list[Any] | Exception:
+        """Return the replies to some calls, or what one of them means that is an error."""
+        if len(replies) < len(calls):
+            return [[b"RUN"] for _ in calls]  # meant for another run
+        try:
+            for one, reply in zip(calls, replies, strict=True):
+                self.check(reply, f"script {one.script}")
+        except CrawlerError as error:
+            return error
+        return replies
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Send commands together and return their replies, of which some may be errors."""
+        # The library packs commands in Python; offers and commits have thousands of arguments.
+        return await self.exchange_packed([hiredis.pack_command(one) for one in commands])
+
+    async def exchange_packed(self, commands: Sequence[bytes]) -> list[Any]:
+        """Send commands as they go over the wire, as :meth:`exchange` does."""
+        if not commands:
+            return []
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            # The library packs commands in Python; offers and commits have thousands of arguments.
-            await self.connection.send_packed_command(b"".join(map(hiredis.pack_command, commands)))
+            await self.connection.send_packed_command(b"".join(commands))
             replies: list[Any] = []
             for _ in commands:
                 try:

@@ -1,8 +1,9 @@
 """Script calls to one server that share round trips.
 
-A round trip costs a process more than the call in it, and the server a sync of its log. So one is
-under way at a time: calls that come meanwhile wait, and go together in the next. Where little is
-called nothing waits; where much is, by many tasks of a process, each round trip carries more.
+A round trip costs a process more than the call in it, and the server a sync of its log. So a call
+that comes while another is under way waits for it, a fiftieth of a second at most, and goes in the
+next round trip with all that came meanwhile. Where little is called nothing waits; where much is,
+by many tasks of a process, each round trip carries more.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from typing import Any, Final, NamedTuple
 from common.frontier.scripts import Call
 from common.model.errors import FrontierUnavailable
 
+LINGER_S: Final = 0.02
+"""How long a call waits for the round trip under way before it goes beside it."""
+ENOUGH: Final = 256
+"""Keys and arguments that go beside it at once: they are worth a round trip of their own."""
 FULL: Final = 2048
-"""Keys and arguments a round trip carries, about; where more wait, another one begins beside it."""
+"""Keys and arguments a round trip carries, about."""
 _CLOSED: Final = "the connection was closed"
 
 Answer = list[Any] | Exception
 """To calls that came together: a reply each, or why there are none."""
-Send = Callable[[list[Sequence[Call]]], Awaitable[list[Answer]]]
+Take = Callable[[], list[Sequence[Call]]]
+Send = Callable[[Take], Awaitable[list[Answer]]]
 
 
 class _Waiting(NamedTuple):
@@ -33,18 +39,24 @@ class _Waiting(NamedTuple):
 class Pipeline:
     """The calls of one process to one server."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, *, most: int) -> None:
         """Prepare.
 
         Args:
-            send: sends calls in one round trip; returns an answer to each group, or raises
-                ``FrontierUnavailable`` where there is none to any.
+            send: makes one round trip: takes what is to go with it once it can be sent, so that
+                nothing goes that was cancelled before; returns an answer to each group of calls.
+            most: round trips under way at one time.
         """
         self._send = send
+        self._most = most
         self._waiting: deque[_Waiting] = deque()
         self._size = 0
         """Of all that waits."""
         self._trips: set[asyncio.Task[None]] = set()
+        self._to_take = 0
+        """Trips that have not taken anything yet."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     async def call(self, calls: Sequence[Call]) -> list[Any]:
         """Send calls in one round trip, maybe with others; a reply each.
@@ -52,19 +64,25 @@ class Pipeline:
         One that is cancelled before it was sent never will be.
 
         Raises:
-            FrontierUnavailable: no answer, also where it was one to calls sent before these.
+            FrontierUnavailable: no answer.
             Exception: what stands in place of the answer.
         """
+        if self._is_closed:
+            raise FrontierUnavailable(_CLOSED)
+        loop = asyncio.get_running_loop()
         size = sum(len(one.keys) + len(one.args) for one in calls)
-        answered: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[list[Any]] = loop.create_future()
         self._waiting.append(_Waiting(calls, size, answered))
         self._size += size
-        if not self._trips or self._size >= FULL:
+        if not self._trips or self._size >= max(ENOUGH, self._to_take * FULL):
             self._begin()
+        elif self._timer is None:
+            self._timer = loop.call_later(LINGER_S, self._begin)
         return await answered
 
     async def close(self) -> None:
-        """End what is under way; calls fail."""
+        """End what is under way; calls fail, also later ones."""
+        self._is_closed = True
         self._fail(self._take(all_of_it=True), FrontierUnavailable(_CLOSED))
         trips = list(self._trips)
         for trip in trips:
@@ -72,39 +90,48 @@ class Pipeline:
         await asyncio.gather(*trips, return_exceptions=True)
 
     def _begin(self) -> None:
-        # Its first step is in the next turn of the loop: what is called in this one goes with it.
-        trip = asyncio.create_task(self._trip())
-        self._trips.add(trip)
-        trip.add_done_callback(self._ended)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and len(self._trips) < self._most:
+            # Its first step is in the next turn of the loop: what is called in this one goes along.
+            self._to_take += 1
+            trip = asyncio.create_task(self._trip())
+            self._trips.add(trip)
+            trip.add_done_callback(self._ended)
 
     def _ended(self, trip: asyncio.Task[None]) -> None:
         self._trips.discard(trip)
-        if self._waiting and not self._trips:
-            self._begin()
+        self._begin()
 
     async def _trip(self) -> None:
-        group = self._take()
-        if not group:
-            return
+        group: list[_Waiting] = []
+        has_taken = False
+
+        def take() -> list[Sequence[Call]]:
+            nonlocal has_taken
+            has_taken = True
+            self._to_take -= 1
+            group.extend(self._take())
+            return [one.calls for one in group]
+
         try:
-            answers = await self._send([one.calls for one in group])
+            answers = await self._send(take)
+            for one, answer in zip(group, answers, strict=True):
+                if one.answered.done():
+                    continue  # cancelled
+                if isinstance(answer, Exception):
+                    one.answered.set_exception(answer)
+                else:
+                    one.answered.set_result(answer)
         except asyncio.CancelledError:
             self._fail(group, FrontierUnavailable(_CLOSED))
             raise
-        except FrontierUnavailable as error:
-            # Those who wait would be told the same, later.
-            self._fail(group + self._take(all_of_it=True), error)
-            return
         except Exception as error:  # noqa: BLE001 - goes to those who called
-            self._fail(group, error)
-            return
-        for one, answer in zip(group, answers, strict=True):
-            if one.answered.done():
-                continue  # cancelled
-            if isinstance(answer, Exception):
-                one.answered.set_exception(answer)
-            else:
-                one.answered.set_result(answer)
+            self._fail(group if has_taken else self._take(), error)
+        finally:
+            if not has_taken:
+                self._to_take -= 1
 
     def _take(self, *, all_of_it: bool = False) -> list[_Waiting]:
         """Take what waits, as much as one round trip carries, without what was cancelled."""

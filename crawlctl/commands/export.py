@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from common.model.errors import UsageError
+from common.model.errors import RefusedError, UsageError
 from common.model.ids import checked_name
 from crawlctl.framework import Command, run, settings_of
 from crawlctl.parameters import Place
@@ -74,13 +74,14 @@ def export(
 ) -> None:
     """Write one record for every finished URL of a job, from the beginning.
 
-    Repeatable: without --consume nothing is consumed. A file is replaced only when all of it has
+    Repeatable: without --consume nothing is consumed; but what every group of --consume has read,
+    the only one included, is gone for good. A file is replaced only when all of it has
     been written, a device or a pipe is written into; with --follow a file is begun anew and grows
     (Parquet has its index at the end: that file appears when the job is over).
     With --consume it is appended to, and FILE.checkpoint says how far: the same command goes on
     with it, whatever ended the last one.
     """
-    style = _style(output, style)
+    style = _style(output, style, is_consumed=consume is not None)
     if style == "parquet":
         _check_parquet(output, place="a file" if consume is None else "a folder")
     settings = settings_of(ctx)
@@ -91,15 +92,17 @@ def export(
         run(_consume(settings, job_id, output, style, group=group, follow=follow))
 
 
-def _style(output: str, asked: str | None) -> str:
+def _style(output: str, asked: str | None, *, is_consumed: bool) -> str:
     """Return the format: the one asked for, else what the file is named for.
+
+    A consumer goes on in the format it was begun with, whatever its file is named.
 
     Raises:
         UsageError: the file is named for another one than was asked for.
     """
     suffix = Path(output).suffix.removeprefix(".").lower()
     named = suffix if suffix in _FORMATS else None
-    if asked is not None and named is not None and asked != named:
+    if asked is not None and named not in (None, asked) and not is_consumed:
         raise UsageError(
             f"-o: {output!r} is named for {named}, and --format is {asked}; leave --format out, or "
             "give another name"
@@ -125,6 +128,8 @@ async def _export(
     async with services(settings) as connected:
         reader = Reader(connected, job_id)
         before = await reader.trimmed()
+        if before:
+            _keep_older(output, before)
         pages = reader.following() if follow else reader.pages()
         if output == _STDOUT:
             await _to_stdout(pages, style)
@@ -133,8 +138,24 @@ async def _export(
             grows = follow and style != "parquet"
             count = await _to_file(pages, Path(output), style, grows=grows)
             if not settings.quiet:
-                note(f"{quantity(count, 'record')} in {output}")
+                note(f"{quantity(count, 'record')} ({style}) in {output}")
         await _tell_trimmed(reader, before)
+
+
+def _keep_older(output: str, trimmed: int) -> None:
+    """Refuse to replace a file that may be all there is of records trimmed since.
+
+    Raises:
+        RefusedError: the file is there, and holds something.
+    """
+    from crawlctl.show import quantity
+
+    path = Path(output)
+    if output != _STDOUT and path.is_file() and path.stat().st_size:
+        raise RefusedError(
+            f"-o: {quantity(trimmed, 'record')} of the job have been trimmed, after every consumer "
+            f"group had read them, and {output!r} may hold them; give another name"
+        )
 
 
 async def _tell_trimmed(reader: Reader, before: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from common.model.errors import ServiceUnavailable, UnknownOutcome
+from common.model.errors import CoordUnavailable, ServiceUnavailable, UnknownOutcome
 from common.model.ids import checked_name
 from common.model.job import JobSpec
 from crawlctl.framework import Command, run, settings_of
@@ -135,7 +135,10 @@ async def _tell_if_alone(connected: Services, job: Job) -> None:
     from crawlctl.jobview import without_worker
     from crawlctl.show import note
 
-    reason = await without_worker(connected.coord, job)
+    try:
+        reason = await without_worker(connected.coord, job)
+    except (CoordUnavailable, UnknownOutcome):
+        return  # the job is there all the same
     if reason is not None:
         note(f"nobody works on job {job.id} yet: {reason}")
 

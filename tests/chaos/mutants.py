@@ -117,11 +117,11 @@ MUTANTS = {
         frozenset({"after the end", "counters"}),
     ),
     "server-run": Mutant(
-        "server-run check (_guard.lua, data_server.py)",
+        "server-run check (_guard.lua, link.py)",
         "restart-redis",
         (Patch(_LUA + "_guard.lua", "if m[2] ~= run then return { 'RUN' } end", ""),
-         Patch("common/frontier/data_server.py",
-               'all(one.run in ("", link.run_id) for one in group)', "True")),
+         Patch("common/frontier/link.py",
+               'if not all(one.run in ("", self.run_id) for one in calls):', "if False:")),
         frozenset({"unverified run"}),
     ),
     "ghost-slot": Mutant(

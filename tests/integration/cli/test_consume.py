@@ -60,6 +60,13 @@ async def test_each_run_brings_what_is_new_and_what_was_read_is_trimmed(
     plain = await asyncio.to_thread(crawlctl, "export", JOB, *options)
     assert urls(range(1650, 1655)) == of_lines(plain.out)
     assert "not in this export: 1650 earlier records" in plain.err
+    # What may be the only copy of the trimmed ones is not replaced by fewer.
+    refused = await asyncio.to_thread(crawlctl, "export", JOB, "-o", str(out), *options)
+    assert 4 == refused.code
+    assert "1650 records of the job have been trimmed" in refused.err
+    assert urls(range(1650)) == found_in(out)
+    other = await asyncio.to_thread(crawlctl, "export", JOB, "-o", f"{out}.csv", *options)
+    assert (0, True) == (other.code, "5 records (csv) in" in other.err), other.err
 
 
 async def test_records_stay_until_every_group_has_them(

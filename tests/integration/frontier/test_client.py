@@ -296,6 +296,7 @@ async def test_nobody_waits_longer_for_a_silent_server_since_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("common.frontier.link.CALL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("common.frontier.data_server.CALL_TIMEOUT_S", 1.0)
     server = start_server(tmp_path)
     with stopping(server):
         client = await _open(server.url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from common.frontier.hosts import Hosts, HostView
@@ -35,6 +37,31 @@ def hosts_of(shard: Shard) -> Hosts:
 
 async def views(shard: Shard) -> dict[HostKey, HostView]:
     return {view.host: view async for view in hosts_of(shard).views()}
+
+
+async def test_a_host_that_is_asked_all_the_time_is_in_every_listing(
+    make_shard: MakeShard,
+) -> None:
+    shard = await make_shard(per_host=1).create()
+    owner = await shard.adopted()
+    await shard.offer(*pages(300))
+
+    async def work_off() -> None:
+        left = 300
+        while left:
+            claims = (await claim(owner, 1)).claims
+            await commit(owner, claims)
+            left -= len(claims)
+
+    working, listings = asyncio.create_task(work_off()), 0
+    while True:
+        found = await views(shard)
+        if working.done():
+            break
+        assert HOST in found
+        listings += 1
+    await working
+    assert listings > 20
 
 
 async def test_a_blocked_host_is_not_claimed_by_anyone_until_it_is_let_go(
