@@ -41,12 +41,13 @@ async def test_a_seed_without_scheme_is_shown_as_it_was_taken(
     ran = await run("job", "add", JOB, "a.example/x", *options)
     assert taken in ran.err.splitlines()[0]
     assert "more" not in ran.err.splitlines()[0]
-    for silent in (
-        await run("submit", "a.example/x", "-q", *NAMED, *options),
-        await run("submit", "HTTPS://a.example/x", *NAMED, *options),
-        await run("job", "add", JOB, "a.example/x", "-q", *options),
+    for silent, is_told in (
+        (await run("submit", "a.example/x", "-q", *NAMED, *options), False),
+        (await run("submit", "HTTPS://a.example/x", *NAMED, *options), True),
+        (await run("job", "add", JOB, "a.example/x", "-q", *options), False),
     ):
         assert (0, []) == (silent.code, notes(silent))
+        assert silent.err.count(ALONE) == is_told
     assert job.spec.shards == 3
 
 
@@ -59,7 +60,7 @@ async def test_who_gives_no_name_is_asked_for_one(options: list[str]) -> None:
     for silent in (NAMED, ("-q",), ("--allow-private",)):
         ran = await run("submit", "http://a.example/", *silent, *options)
         assert (0, []) == (ran.code, notes(ran))
-    assert "" == (await run("submit", "http://a.example/", "-q", *options)).err
+        assert ran.err.count(ALONE) == (silent != ("-q",))
 
 
 async def test_a_crawl_says_once_what_was_taken_and_what_is_missing(tmp_path: Path) -> None:
