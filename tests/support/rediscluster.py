@@ -98,13 +98,22 @@ class RedisCluster:
             assert one.wait(1, 30_000) == 1
 
     def cut_off_replica(self, master: RedisServer) -> None:
-        """From now on the replica gets nothing new, though the cluster sees both of them."""
-        command(master, "ACL", "SETUSER", "default", "-psync", "-sync")
+        """From now on the replica gets nothing new, though the cluster sees both of them.
+
+        It asks with a wrong password once a second. (Where the master refuses PSYNC instead, it
+        asks again without a pause, and at times waits out repl-timeout, a minute, amid that.)
+        """
+        self._set_password(master, "cut off")
         command(master, "CLIENT", "KILL", "TYPE", "REPLICA")
 
     def let_replica_follow(self, master: RedisServer) -> None:
         """End what :meth:`cut_off_replica` has begun."""
-        command(master, "ACL", "SETUSER", "default", "+psync", "+sync")
+        self._set_password(master, "")
+
+    def _set_password(self, master: RedisServer, password: str) -> None:
+        """Set what the replica of a master tells it to be let in."""
+        replica = self.replicas[self.masters.index(master)]
+        command(replica, "CONFIG", "SET", "masteruser", password, "masterauth", password)
 
     def wait_taken_over(self, replica: RedisServer) -> None:
         """Return once a replica has become a master and all slots are served again."""
