@@ -165,7 +165,7 @@ class Committer:
                     case Offered(admitted=admitted):
                         taken[shard] = runs[shard]
                         if admitted:
-                            self._context.wake(shard)
+                            self._context.offered(shard, {item.host for item in todo[shard]})
                     case Refusal.CLOSED | Refusal.MISSING | Refusal.STALE:
                         return answer
                     case Refusal.RUN if shard == self._shard and not await self._readopt():

@@ -6,7 +6,7 @@ cache of seen links are.
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from common.frontier.client import FrontierClient
@@ -14,10 +14,11 @@ from common.frontier.ledger import Ledger
 from common.frontier.offers import Offers
 from common.frontier.pace import Permits
 from common.frontier.scope import ScopeSet
-from common.model.ids import JobId, NodeId, Token
+from common.model.ids import HostKey, JobId, NodeId, Token
 from common.model.job import JobSpec
 from common.web.directives import agent_of
 from common.web.retry import RetryPolicy
+from worker.agenda import Agenda
 from worker.capacity import Share
 from worker.fetch import Fetcher
 from worker.groups import groups_of
@@ -108,18 +109,18 @@ class JobContext:
         """For a job whose pages are visited again."""
         self.outlinks = Outlinks(ScopeSet(client, cluster=cluster, job=job), spec, plugins)
         self.sitemaps = Sitemaps(spec, self.outlinks, self.robots, self.parser)
-        self.wakes: dict[int, asyncio.Event] = {}
-        """By shard owned here: set when URLs were offered to it, so that it claims at once."""
+        self.agendas: dict[int, Agenda] = {}
+        """By shard owned here; told when URLs were offered to it."""
 
     @property
     def has_failed(self) -> bool:
         """Tell that no page of the job can be committed any more: its response cannot be kept."""
         return self.archive is not None and self.archive.failure is not None
 
-    def wake(self, shard: int) -> None:
-        """Tell the owner of a shard, if it is here, that there may be URLs to claim."""
-        if event := self.wakes.get(shard):
-            event.set()
+    def offered(self, shard: int, hosts: Iterable[HostKey]) -> None:
+        """Tell the owner of a shard, if it is here, that URLs of these hosts were queued."""
+        if agenda := self.agendas.get(shard):
+            agenda.offered(hosts)
 
     async def close(self) -> None:
         """Close connections to sites, give back permits, and finish the archive."""

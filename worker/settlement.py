@@ -24,6 +24,7 @@ from common.web.retry import ErrorCode, GiveUp, RetryAfter
 from worker.fetched import Fetched
 from worker.heavy import Load
 from worker.job import JobContext
+from worker.pacer import claim_delay_ms
 from worker.record import record_of
 from worker.sitemaps import SitemapRecord
 
@@ -45,8 +46,9 @@ class Settlement:
     outcome: Outcome | None = None
     """None for what is not finished, and for a sitemap."""
     elapsed_ms: int = 0
-    frees: HostKey | None = None
-    """The host whose slot is free since ``ended_at``; None: only when this is settled."""
+    rest_ms: int | None = None
+    """For how long its host is not due from ``ended_at`` on, where nothing else holds it back; 0 =
+    its slot is free already. None: to be seen when this is settled."""
     spent: Spent | None = None
     """What its host's ledger must be told before."""
 
@@ -181,9 +183,10 @@ class Settling:
         letter = items.encode(item._replace(attempt=1)) if outcome is Outcome.DEAD else b""
         claim, host, delay_ms = page.claim.number, item.host, self.delay_ms(item.host)
         # Where nothing but the slot holds the host back, its next page need not wait for the commit
-        # of this one. Other outcomes may bring a delay with them.
+        # of this one. Other outcomes may bring a delay with them, and above one connection a delay
+        # counts from the start.
         is_got = outcome in (Outcome.FETCHED, Outcome.NOT_MODIFIED)
-        is_free = is_got and self._context.robots.delay_s(host) == 0
+        is_known = is_got and (delay_ms > 0 or self._context.robots.delay_s(host) == 0)
         return Settlement(
             claim,
             fetched.ended_at if fetched else ended_at,
@@ -192,7 +195,7 @@ class Settling:
             filtered,
             outcome,
             fetched.elapsed_ms if fetched else 0,
-            host if is_free else None,
+            delay_ms if is_known else None,
         )
 
     def _end_sitemap(
@@ -219,10 +222,10 @@ class Settling:
         )
 
     def delay_ms(self, host: HostKey) -> int:
-        """Return the delay that counts from the end of a response (with one connection a host)."""
+        """Return how long after a response (with one connection a host) its host is due again."""
         if self._context.spec.per_host > 1:
             return 0
-        return int(self._context.robots.delay_s(host) * 1000)
+        return claim_delay_ms(self._context.robots.delay_s(host))
 
     def accounted(self, page: ClaimedPage, settlement: Settlement) -> Settlement:
         """Return a settlement with what the ledger of its host must be told."""

@@ -25,8 +25,10 @@ from common.frontier.visits import DueVisits
 from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, Task, Token
 from worker.adoption import Adopter
+from worker.agenda import Agenda
 from worker.committer import BATCH, Committer
 from worker.job import JobContext
+from worker.pacer import claim_delay_ms
 from worker.page import PageWorker
 from worker.recall import Recaller
 from worker.settlement import Settlement
@@ -38,6 +40,8 @@ BACKLOG: Final = 4 * BATCH
 """Settlements waiting to be written above which nothing more is claimed."""
 IDLE_S: Final = (0.005, 1.0)
 """First and longest wait of a task with nothing to claim."""
+ROUNDED_S: Final = 0.002
+"""Redis rounds times up, to whole milliseconds."""
 FREE_S: Final = 2.0
 """How long a lost task tries to give back the slots of its requests."""
 
@@ -99,11 +103,11 @@ class TaskRunner:
             is_mine=self._is_mine,
             dead_below=dead_below,
         )
-        self._wake = asyncio.Event()
+        self._agenda = Agenda()
+        self._written = asyncio.Event()
+        """Set when something was settled."""
         self._draining = False
         self._lost = False
-        self._hosts: list[tuple[HostKey, float]] = []
-        """Hosts with queued URLs and when each is due (monotonic), soonest first."""
         self._ended: dict[int, tuple[HostKey, float]] = {}
         """Claims whose slots are free though they are not settled: host, and since when."""
 
@@ -115,7 +119,8 @@ class TaskRunner:
     def drain(self) -> None:
         """Claim no more; finish what is in flight."""
         self._draining = True
-        self._wake.set()
+        self._agenda.expect(0.0)
+        self._written.set()
 
     def _is_mine(self) -> bool:
         return not self._lost and self._session.is_live and not self._context.has_failed
@@ -125,7 +130,7 @@ class TaskRunner:
 
     async def run(self) -> Ending:
         """Own the task until drained or lost. Cancelling it means lost."""
-        self._context.wakes[self.task.shard] = self._wake
+        self._context.agendas[self.task.shard] = self._agenda
         committer = self._committer()
         writing = asyncio.create_task(committer.run())
         try:
@@ -145,7 +150,7 @@ class TaskRunner:
         finally:
             self._lost = True
             writing.cancel()
-            del self._context.wakes[self.task.shard]
+            del self._context.agendas[self.task.shard]
             await self._abandon()
 
     def _committer(self) -> Committer:
@@ -180,16 +185,17 @@ class TaskRunner:
             return False
         idle = IDLE_S[0]
         while not self._draining:
-            self._wake.clear()
             if committer.backlog >= BACKLOG:
-                await self._sleep(IDLE_S[1])
+                self._written.clear()
+                await self._written.wait()
                 continue
             not_before = time.monotonic() + CLAIM_EVERY_S
             answer, named = await self._next(committer)
             match answer:
                 case None:  # no answer; what it may have claimed was recovered
                     idle = min(2 * idle, IDLE_S[1])
-                    await self._sleep(idle)
+                    self._agenda.expect(time.monotonic() + idle)
+                    await self._agenda.wait()
                 case Refusal.RUN:
                     if not await self._adopter.adopt():
                         return False
@@ -200,7 +206,9 @@ class TaskRunner:
                     if answer.delayed and not await self._promote(answer.delayed):
                         return False
                     idle = min(2 * idle, IDLE_S[1]) if _is_fruitless(answer) else IDLE_S[0]
-                    await self._sleep(_wait_s(answer, named=named, idle_s=idle))
+                    wait_s = _wait_s(answer, named=named, idle_s=idle)
+                    self._agenda.expect(time.monotonic() + wait_s)
+                    await self._agenda.wait()
                     await asyncio.sleep(max(0.0, not_before - time.monotonic()))
         await asyncio.gather(*self._held.values())
         return self._is_mine()
@@ -225,20 +233,26 @@ class TaskRunner:
             sent_at = time.monotonic()
             ended, self._ended = self._ended, {}
             freed = [(one, int((sent_at - at) * 1000)) for one, (_, at) in ended.items()]
-            ready = dict.fromkeys(host for host, at in self._hosts if at <= sent_at)
+            ready = dict.fromkeys(self._agenda.due(sent_at))
             due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
-            delays = [(host, int(self._context.robots.delay_s(host) * 1000)) for host in due]
+            delay_s = self._context.robots.delay_s
+            delays = {host: claim_delay_ms(delay_s(host)) for host in due}
             if not self._is_mine():
                 return Refusal.STALE, 0
+            self._agenda.asking()
             try:
-                answer = await self._frontier.claim(places, delays, ended=freed)
+                answer = await self._frontier.claim(places, list(delays.items()), ended=freed)
             except FrontierUnavailable as error:
+                self._agenda.unanswered()
                 self._log.warning("claim.waiting", reason=str(error))
                 return (None if await self._adopter.adopt() else Refusal.STALE), 0
             if isinstance(answer, Claimed):
                 now = time.monotonic()
                 self._context.stages.claim.add(now - sent_at)
-                self._hosts = [(host, now + ms / 1000) for host, ms in answer.ahead]
+                self._agenda.answered(
+                    [(host, now + ms / 1000) for host, ms in answer.ahead],
+                    [claim for claim in answer.claims if delays[claim.host]],
+                )
                 self._context.robots.take_delays((host for host, _ in answer.ahead), answer.delays)
                 for claim in answer.claims:
                     page = self._page(claim, sent_at, committer)
@@ -259,9 +273,9 @@ class TaskRunner:
                 settlement = await committer.lightened(settlement)
         finally:
             self._context.places.give_back(1)
-        if settlement.frees is not None and settlement.ended_at is not None:
-            self._ended[claim.number] = settlement.frees, settlement.ended_at
-            self._wake.set()
+        if settlement.ended_at is not None and settlement.rest_ms == 0:
+            self._ended[claim.number] = claim.host, settlement.ended_at
+            self._agenda.expect(0.0)
         committer.add(settlement)
 
     def _settled(self, batch: Sequence[Settlement]) -> None:
@@ -270,7 +284,8 @@ class TaskRunner:
             self._ended.pop(settlement.claim, None)
             self._adopter.undone.discard(settlement.claim)
             self._on_page(settlement)
-        self._wake.set()
+            self._agenda.settled(settlement.claim, rests_until=_rests_until(settlement))
+        self._written.set()
 
     async def _promote(self, members: Sequence[bytes]) -> bool:
         try:
@@ -280,12 +295,12 @@ class TaskRunner:
             return True
         return answer not in (Refusal.STALE, Refusal.MISSING)
 
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+
+def _rests_until(settlement: Settlement) -> float:
+    """Return when the host of a settled claim is due (monotonic); 0 = that is to be seen."""
+    if settlement.ended_at is None or not settlement.rest_ms:
+        return 0.0
+    return settlement.ended_at + settlement.rest_ms / 1000 + ROUNDED_S
 
 
 def _is_fruitless(answer: Claimed) -> bool:

@@ -34,6 +34,8 @@ RENEW_S: Final = 0.7 * VALID_MS / 1000
 """Permits in use are asked for again before they end."""
 MORE_S: Final = 0.1
 """How soon more permits are asked for than were granted, or an end is told to nobody who waits."""
+REPORT_S: Final = 5.0
+"""How soon the end of a request to a host with a delay is told to nobody who waits, at most."""
 LEND_S: Final = 0.02
 """How long a group's permit may lie idle while others want it."""
 FULL_S: Final = 0.05
@@ -257,8 +259,12 @@ class Turns:
         self._advance()
 
     def _report_soon(self, now: float) -> None:
-        is_urgent = self.others or self.pause_until > now
-        wait_s = 0.0 if is_urgent else min(MORE_S, self.spacing_s / 4)
+        if self.others or self.pause_until > now:
+            wait_s = 0.0
+        elif self.is_lent:
+            wait_s = min(MORE_S, self.spacing_s / 4)
+        else:  # until then nobody else may start either, and the next ask may tell it
+            wait_s = min(REPORT_S, self.spacing_s)
         self.report_at = min(self.report_at, now + wait_s)
 
     def _withdraw(self, waiter: _Waiter) -> None:

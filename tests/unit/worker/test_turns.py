@@ -1,4 +1,4 @@
-"""The turns of a group that others want as well."""
+"""The turns of a host, and of a group that others want as well: what Redis hears of them, when."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import itertools
 import time
 
+import pytest
+
 from common.frontier.pace import Ask, Permit
-from common.model.ids import GroupKey
+from common.model.ids import GroupKey, HostKey
 from tests.support.waiting import until_true
 from worker.turns import Turns
 
@@ -28,8 +30,8 @@ class _Desk:
     def forget(self, turns: Turns) -> None:
         assert turns.is_idle
 
-    def grant(self, permits: int, *, others: int) -> None:
-        answer = Permit(permits, 0, 0, 0 if permits else 50, others)
+    def grant(self, permits: int, *, others: int, delay_ms: int = 0) -> None:
+        answer = Permit(permits, 0, delay_ms, 0 if permits else 50, others)
         self.turns.take(self.asked[-1], answer, sent_at=time.monotonic(), again_s=1.0)
 
     async def asked_times(self, count: int) -> Ask:
@@ -63,4 +65,31 @@ async def test_no_more_is_asked_for_than_is_needed_where_others_want_some() -> N
     assert 2 == (await desk.asked_times(2)).want, "as many as wait"
     desk.grant(2, others=2)
     assert [None] * 3 == await asyncio.gather(*starts)
+    desk.turns.stop()
+
+
+@pytest.mark.parametrize(("others", "calls"), [(0, 2), (1, 3)])
+async def test_the_end_of_a_request_is_told_with_the_next_one_unless_others_wait(
+    others: int, calls: int
+) -> None:
+    """With a delay nobody may start before, and a call for each end would be one more a page."""
+    delay_s = 0.2
+    desk = _Desk()
+    desk.turns = Turns(HostKey("http://a.example"), 1, desk)
+    for call in (1, calls):
+        turn = asyncio.create_task(desk.turns.start(delay_s, before=time.monotonic() + LATER_S))
+        asked = await desk.asked_times(call)
+        assert asked.want == 1
+        assert (asked.ended_ago_ms >= 0) == (call == 2)
+        desk.grant(1, others=others, delay_ms=int(delay_s * 1000))
+        assert await turn is None
+        desk.turns.ended()
+        if others and call == 1:
+            told = await desk.asked_times(2)
+            assert (0, 0, 0) == (told.on_wire, told.want, told.ended_ago_ms // 100)
+            desk.grant(0, others=others, delay_ms=int(delay_s * 1000))
+    ended_at = time.monotonic()
+    told = await desk.asked_times(calls + 1)
+    assert (0, 0) == (told.on_wire, told.want)
+    assert (time.monotonic() - ended_at < delay_s / 2) == bool(others)
     desk.turns.stop()

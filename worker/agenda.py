@@ -1,0 +1,88 @@
+"""When a task claims next: once one of its hosts is due, or something happened that it cannot know.
+
+Each claim's answer says when the shard's hosts are due. To that comes what is known here: a page
+that has ended makes its host due again after the delay, and a link to a host that is on the agenda
+already, or is being asked, changes nothing. So a claim is made when there is something to claim,
+not whenever something happened. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from common.frontier.replies import Claim
+from common.model.ids import HostKey
+
+
+class Agenda:
+    """What one task knows of its hosts."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+        self._sooner = asyncio.Event()
+        self._due: dict[HostKey, float] = {}
+        """Hosts with queued URLs and when each is due, soonest first."""
+        self._asked: dict[int, HostKey] = {}
+        """By claim, hosts with a delay that are being asked: not due before that has ended."""
+        self._settled: dict[HostKey, float] | None = None
+        """Hosts that rest, since the claim under way was sent; None = none is."""
+
+    def due(self, now: float) -> list[HostKey]:
+        """Return the hosts that are due."""
+        return [host for host, at in self._due.items() if at <= now]
+
+    def expect(self, at: float) -> None:
+        """Something may be there to claim from then on (0 = now)."""
+        if at < self._next_at:
+            self._next_at = at
+            self._sooner.set()
+
+    def asking(self) -> None:
+        """A claim is sent: its answer holds whatever was expected before."""
+        self._next_at = inf
+        self._settled = {}
+
+    def answered(self, ahead: Sequence[tuple[HostKey, float]], asked: Iterable[Claim]) -> None:
+        """Take over an answer to a claim.
+
+        Args:
+            ahead: hosts with queued URLs and when each is due, soonest first.
+            asked: what it brought of hosts with a delay.
+        """
+        self._due = dict(ahead) | (self._settled or {})
+        self._asked.update((claim.number, claim.host) for claim in asked)
+        self._settled = None
+
+    def unanswered(self) -> None:
+        """There is no answer to a claim."""
+        self._settled = None
+
+    def settled(self, claim: int, *, rests_until: float) -> None:
+        """A claim is settled; nothing holds its host back but its delay (0 = that is not known)."""
+        host = self._asked.pop(claim, None)
+        if host is not None and rests_until:
+            self._due[host] = rests_until
+            if self._settled is not None:
+                self._settled[host] = rests_until
+        self.expect(rests_until)
+
+    def offered(self, hosts: Iterable[HostKey]) -> None:
+        """URLs of these hosts were queued."""
+        asked = self._asked.values()
+        if self._settled is not None or any(
+            host not in self._due and host not in asked for host in hosts
+        ):
+            self.expect(0.0)
+
+    async def wait(self) -> None:
+        """Wait until there may be something to claim."""
+        while (wait_s := self._next_at - time.monotonic()) > 0:
+            self._sooner.clear()
+            try:
+                async with asyncio.timeout(None if wait_s == inf else wait_s):
+                    await self._sooner.wait()
+            except TimeoutError:
+                return
