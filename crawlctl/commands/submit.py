@@ -132,11 +132,11 @@ async def _submit(
 
 async def _tell_if_alone(connected: Services, job: Job) -> None:
     """Say so where there is nobody to work on a job."""
-    from crawlctl.jobview import without_worker
+    from crawlctl.jobview import why_not_begun
     from crawlctl.show import note
 
     try:
-        reason = await without_worker(connected.coord, job)
+        reason = await why_not_begun(connected.coord, job)
     except (CoordUnavailable, UnknownOutcome):
         return  # the job is there all the same
     if reason is not None:

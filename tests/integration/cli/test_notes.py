@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from common.model.job import JobSpec
-from tests.support.cli import Ran, crawlctl
+from tests.support.cli import Ran, crawlctl, eventually, running
 from tests.support.results import JOB, WrittenJob
 from tests.support.site import Page, Site
 
@@ -37,7 +39,8 @@ async def test_a_seed_without_scheme_is_shown_as_it_was_taken(
     assert [f"{taken}, and http for 2 more seeds without scheme"] == [
         line.partition(";")[0] for line in notes(ran)
     ]
-    assert f"{ALONE}n yet: there is no worker; start one with crawlctl start-worker" in ran.err
+    lacking = "there is no master and no worker; start them with crawlctl start-master and "
+    assert f"{ALONE}n yet: {lacking}crawlctl start-worker" in ran.err
     ran = await run("job", "add", JOB, "a.example/x", *options)
     assert taken in ran.err.splitlines()[0]
     assert "more" not in ran.err.splitlines()[0]
@@ -49,6 +52,21 @@ async def test_a_seed_without_scheme_is_shown_as_it_was_taken(
         assert (0, []) == (silent.code, notes(silent))
         assert silent.err.count(ALONE) == is_told
     assert job.spec.shards == 3
+
+
+@pytest.mark.parametrize(
+    ("node", "lacking"),
+    [
+        ("start-worker", "there is no master; start one with crawlctl start-master"),
+        ("start-master", "there is no worker; start one with crawlctl start-worker"),
+    ],
+)
+def test_what_a_new_job_lacks_is_named(options: list[str], node: str, lacking: str) -> None:
+    with running(node, *options):
+        eventually(lambda: crawlctl("nodes", "--json", *options).json, within_s=60, what=node)
+        ran = crawlctl("submit", "http://a.example/", *NAMED, *options, "--id", "n")
+    assert (0, "n\n") == (ran.code, ran.out)
+    assert f"{ALONE}n yet: {lacking}" in ran.err.splitlines()
 
 
 async def test_who_gives_no_name_is_asked_for_one(options: list[str]) -> None:
