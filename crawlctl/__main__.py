@@ -21,6 +21,7 @@ def _leave_out_the_current_folder() -> None:
 if __name__ == "__main__":
     _leave_out_the_current_folder()
 
+import io  # noqa: E402
 import signal  # noqa: E402
 
 FAILED = 1
@@ -71,6 +72,7 @@ def _run(given: list[str]) -> int:
         return WRONG_USE
     try:
         if _IS_PROGRAM:
+            _buffer_output()
             installation.hold()
         answer = cli.main(args=given or ["--help"], prog_name="crawlctl", standalone_mode=False)
         sys.stdout.flush()
@@ -102,6 +104,20 @@ def _has_output() -> bool:
     if not found:
         _complain("standard output is closed; redirect it to a file or to /dev/null")
     return found
+
+
+def _buffer_output() -> None:
+    """Write all of what is to be written, or fail, also with ``PYTHONUNBUFFERED`` or ``-u``.
+
+    There a write goes to the system as it is. Where the reader leaves in the middle of it, or a
+    disk is full, the system takes a part, and nobody says so.
+    """
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and isinstance(out.buffer, io.RawIOBase):
+        whole = io.BufferedWriter(io.FileIO(out.fileno(), "wb", closefd=False))
+        sys.stdout = io.TextIOWrapper(
+            whole, encoding=out.encoding, errors=out.errors, line_buffering=True
+        )
 
 
 def _expected(error: BaseException) -> BaseException | None:

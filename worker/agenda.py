@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import Final
 
 from common.frontier.replies import Claim
 from common.model.ids import HostKey
+
+ROUNDED_S: Final = 0.002
+"""Redis rounds times up, to whole milliseconds."""
 
 
 class Agenda:
     """What one task knows of its hosts."""
 
-    def __init__(self) -> None:
+    def __init__(self, lead_s: Callable[[HostKey], float]) -> None:
+        """Begin; the first claim is made at once.
+
+        Args:
+            lead_s: how long before its time a host is claimed.
+        """
+        self._lead_s = lead_s
         self._next_at = 0.0
         self._sooner = asyncio.Event()
         self._due: dict[HostKey, float] = {}
@@ -45,14 +55,20 @@ class Agenda:
         self._next_at = inf
         self._settled = {}
 
-    def answered(self, ahead: Sequence[tuple[HostKey, float]], asked: Iterable[Claim]) -> None:
+    def answered(
+        self, ahead: Sequence[tuple[HostKey, int]], asked: Iterable[Claim], now: float
+    ) -> None:
         """Take over an answer to a claim.
 
         Args:
-            ahead: hosts with queued URLs and when each is due, soonest first.
+            ahead: hosts with queued URLs and in how many ms each is due, soonest first.
             asked: what it brought of hosts with a delay.
+            now: when it came.
         """
-        self._due = dict(ahead) | (self._settled or {})
+        due = {host: now + ms / 1000 - self._lead_s(host) for host, ms in ahead}
+        # A host that is due already and of which nothing came is not to be asked for all the time.
+        self.expect(min((due[host] for host, ms in ahead if ms > 0), default=inf))
+        self._due = due | (self._settled or {})
         self._asked.update((claim.number, claim.host) for claim in asked)
         self._settled = None
 
@@ -60,14 +76,23 @@ class Agenda:
         """There is no answer to a claim."""
         self._settled = None
 
-    def settled(self, claim: int, *, rests_until: float) -> None:
-        """A claim is settled; nothing holds its host back but its delay (0 = that is not known)."""
+    def settled(self, claim: int, *, rest_ms: int | None, ended_at: float | None) -> None:
+        """A claim is settled.
+
+        Args:
+            claim: its number.
+            rest_ms: how long its host rests from ``ended_at`` on; None = that is to be seen.
+            ended_at: when its response ended; None = nothing was sent.
+        """
         host = self._asked.pop(claim, None)
-        if host is not None and rests_until:
-            self._due[host] = rests_until
-            if self._settled is not None:
-                self._settled[host] = rests_until
-        self.expect(rests_until)
+        if host is None or not rest_ms or ended_at is None:
+            self.expect(0.0)
+            return
+        at = ended_at + rest_ms / 1000 + ROUNDED_S - self._lead_s(host)
+        self._due[host] = at
+        if self._settled is not None:
+            self._settled[host] = at
+        self.expect(at)
 
     def offered(self, hosts: Iterable[HostKey]) -> None:
         """URLs of these hosts were queued."""

@@ -27,19 +27,10 @@ from worker.visit import GroupedVisit, Visit
 KEYS_AT_ONCE: Final = 64
 PAUSE_S: Final = (0.05, 1.0)
 """First and longest wait before a server that did not answer is asked again."""
-LEAD_S: Final = 0.05
-"""How long before its host's time a URL is claimed, at most: a claim and a permit take a while."""
-LEAD_SHARE: Final = 0.1
-"""Of the delay, likewise."""
 LEAVE_S: Final = 2.0
 """How long the end of a job here waits to give back what it has."""
 
 log = structlog.get_logger()
-
-
-def claim_delay_ms(delay_s: float) -> int:
-    """Return how long a host's next URL is not claimed, in ms; its permit keeps the whole delay."""
-    return int((delay_s - min(LEAD_S, LEAD_SHARE * delay_s)) * 1000)
 
 
 class Pacer:

@@ -140,7 +140,8 @@ def main() -> None:
     os.nice(_NICE)
     reader, encode = Reader(), msgspec.msgpack.Encoder().encode
     decode = msgspec.msgpack.Decoder(Request).decode
-    incoming, outgoing = sys.stdin.buffer, sys.stdout.buffer
+    # A buffer of its own: with PYTHONUNBUFFERED there is none, and a signal would cut an answer.
+    incoming, outgoing = sys.stdin.buffer, open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115
     while (message := _received(incoming)) is not None:
         _allow(resource.RLIMIT_CPU, math.ceil(time.process_time()) + CPU_S)
         for answer in reader.answers(decode(message)):

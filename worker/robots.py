@@ -34,6 +34,10 @@ WAIT_S = 1.0
 """How long a page waits for robots.txt that another one has asked for."""
 REST_S = 1.0
 """How long a host rests at least whose robots.txt is still awaited: its pages hold no places."""
+LEAD_S = 0.05
+"""How long before its host's time a URL is claimed, at most: a claim and a permit take a while."""
+LEAD_SHARE = 0.1
+"""Of the delay, likewise."""
 MAX_HOPS = 5
 """RFC 9309, 2.3.1.2."""
 MAX_HOSTS = 50_000
@@ -88,6 +92,20 @@ class RobotsCache:
         """Return the delay of a host, as far as it is known."""
         entry = self._entries.get(host)
         return self._delay_of(host, entry.rules if entry else None)
+
+    def lead_s(self, host: HostKey) -> float:
+        """Return how long before its host's time a URL may be claimed, so that its permit is there.
+
+        Not at all where its rules are not known here: our permits would be for the job's delay,
+        and only the frontier knows that its last request, by another worker, asked for a longer.
+        """
+        rules = None
+        if self._spec.robots != "ignore":
+            entry = self._entries.get(host)
+            if entry is None or entry.expires < time.monotonic():
+                return 0.0
+            rules = entry.rules
+        return min(LEAD_S, LEAD_SHARE * self._delay_of(host, rules))
 
     def take_delays(self, hosts: Iterable[HostKey], delays_ms: Mapping[HostKey, int]) -> None:
         """Take over which of these hosts have a delay of their own now."""

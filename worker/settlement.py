@@ -24,7 +24,6 @@ from common.web.retry import ErrorCode, GiveUp, RetryAfter
 from worker.fetched import Fetched
 from worker.heavy import Load
 from worker.job import JobContext
-from worker.pacer import claim_delay_ms
 from worker.record import record_of
 from worker.sitemaps import SitemapRecord
 
@@ -47,8 +46,8 @@ class Settlement:
     """None for what is not finished, and for a sitemap."""
     elapsed_ms: int = 0
     rest_ms: int | None = None
-    """For how long its host is not due from ``ended_at`` on, where nothing else holds it back; 0 =
-    its slot is free already. None: to be seen when this is settled."""
+    """For how long its host rests from ``ended_at`` on, where nothing else holds it back; 0 = its
+    slot is free already. None: to be seen when this is settled."""
     spent: Spent | None = None
     """What its host's ledger must be told before."""
 
@@ -222,10 +221,10 @@ class Settling:
         )
 
     def delay_ms(self, host: HostKey) -> int:
-        """Return how long after a response (with one connection a host) its host is due again."""
+        """Return the delay that counts from the end of a response (with one connection a host)."""
         if self._context.spec.per_host > 1:
             return 0
-        return claim_delay_ms(self._context.robots.delay_s(host))
+        return int(self._context.robots.delay_s(host) * 1000)
 
     def accounted(self, page: ClaimedPage, settlement: Settlement) -> Settlement:
         """Return a settlement with what the ledger of its host must be told."""

@@ -28,7 +28,6 @@ from worker.adoption import Adopter
 from worker.agenda import Agenda
 from worker.committer import BATCH, Committer
 from worker.job import JobContext
-from worker.pacer import claim_delay_ms
 from worker.page import PageWorker
 from worker.recall import Recaller
 from worker.settlement import Settlement
@@ -40,8 +39,6 @@ BACKLOG: Final = 4 * BATCH
 """Settlements waiting to be written above which nothing more is claimed."""
 IDLE_S: Final = (0.005, 1.0)
 """First and longest wait of a task with nothing to claim."""
-ROUNDED_S: Final = 0.002
-"""Redis rounds times up, to whole milliseconds."""
 FREE_S: Final = 2.0
 """How long a lost task tries to give back the slots of its requests."""
 
@@ -103,7 +100,7 @@ class TaskRunner:
             is_mine=self._is_mine,
             dead_below=dead_below,
         )
-        self._agenda = Agenda()
+        self._agenda = Agenda(context.robots.lead_s)
         self._written = asyncio.Event()
         """Set when something was settled."""
         self._draining = False
@@ -235,13 +232,16 @@ class TaskRunner:
             freed = [(one, int((sent_at - at) * 1000)) for one, (_, at) in ended.items()]
             ready = dict.fromkeys(self._agenda.due(sent_at))
             due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
-            delay_s = self._context.robots.delay_s
-            delays = {host: claim_delay_ms(delay_s(host)) for host in due}
+            robots = self._context.robots
+            delays = {host: int(robots.delay_s(host) * 1000) for host in due}
+            leads = {host: int(robots.lead_s(host) * 1000) for host, ms in delays.items() if ms}
             if not self._is_mine():
                 return Refusal.STALE, 0
             self._agenda.asking()
             try:
-                answer = await self._frontier.claim(places, list(delays.items()), ended=freed)
+                answer = await self._frontier.claim(
+                    places, list(delays.items()), leads_ms=leads, ended=freed
+                )
             except FrontierUnavailable as error:
                 self._agenda.unanswered()
                 self._log.warning("claim.waiting", reason=str(error))
@@ -249,11 +249,9 @@ class TaskRunner:
             if isinstance(answer, Claimed):
                 now = time.monotonic()
                 self._context.stages.claim.add(now - sent_at)
-                self._agenda.answered(
-                    [(host, now + ms / 1000) for host, ms in answer.ahead],
-                    [claim for claim in answer.claims if delays[claim.host]],
-                )
-                self._context.robots.take_delays((host for host, _ in answer.ahead), answer.delays)
+                robots.take_delays((host for host, _ in answer.ahead), answer.delays)
+                asked = [claim for claim in answer.claims if delays[claim.host]]
+                self._agenda.answered(answer.ahead, asked, now)
                 for claim in answer.claims:
                     page = self._page(claim, sent_at, committer)
                     self._held[claim.number] = asyncio.create_task(page)
@@ -284,7 +282,8 @@ class TaskRunner:
             self._ended.pop(settlement.claim, None)
             self._adopter.undone.discard(settlement.claim)
             self._on_page(settlement)
-            self._agenda.settled(settlement.claim, rests_until=_rests_until(settlement))
+            rest_ms, ended_at = settlement.rest_ms, settlement.ended_at
+            self._agenda.settled(settlement.claim, rest_ms=rest_ms, ended_at=ended_at)
         self._written.set()
 
     async def _promote(self, members: Sequence[bytes]) -> bool:
@@ -294,13 +293,6 @@ class TaskRunner:
             self._log.warning("promote.waiting", reason=str(error))
             return True
         return answer not in (Refusal.STALE, Refusal.MISSING)
-
-
-def _rests_until(settlement: Settlement) -> float:
-    """Return when the host of a settled claim is due (monotonic); 0 = that is to be seen."""
-    if settlement.ended_at is None or not settlement.rest_ms:
-        return 0.0
-    return settlement.ended_at + settlement.rest_ms / 1000 + ROUNDED_S
 
 
 def _is_fruitless(answer: Claimed) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from common.frontier import items
 from common.frontier.client import FrontierClient
@@ -40,6 +41,7 @@ SUSPECT_OWNERS = MAX_OWNERS - 1
 since to know what was on the wire would cost a round trip a page; it harms no innocent one."""
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
+NO_LEADS: Final[Mapping[HostKey, int]] = MappingProxyType({})
 RECOVER_AT_ONCE = 4
 RECOVER_BATCH = 250
 """Claims a requeue call; keeps each call under ten milliseconds."""
@@ -184,6 +186,7 @@ class TaskFrontier:
         want: int,
         hosts: Sequence[tuple[HostKey, int]],
         *,
+        leads_ms: Mapping[HostKey, int] = NO_LEADS,
         ended: Sequence[tuple[int, int]] = (),
     ) -> Claimed | Refusal:
         """Take up to ``want`` due URLs of the named hosts, in their order.
@@ -191,6 +194,8 @@ class TaskFrontier:
         Args:
             want: URLs wanted; 0 only looks ahead.
             hosts: (host, its delay in ms), from the last answer's ``ahead``.
+            leads_ms: by host, how long before its time it counts as due; only for hosts whose
+                permits are known to keep the delay.
             ended: claims whose slots are free already, as for :meth:`free`; in the same round trip.
 
         Raises:
@@ -206,7 +211,7 @@ class TaskFrontier:
             *self._owner(), adoption, want, HOLD_MS, self._lasts_ms, *limits, LOOK_AHEAD,
         ]  # fmt: skip
         for host, delay_ms in hosts:
-            args += (host, delay_ms)
+            args += (host, delay_ms, leads_ms.get(host, 0))
         calls = [self._free(ended)] if ended else []
         *_, reply = await self._client.call([*calls, self._call("claim", names, args)])
         refusal = refusal_of(reply, "claim")

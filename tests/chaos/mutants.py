@@ -186,7 +186,8 @@ MUTANTS = {
                "if ago >= 0 and delay > 0 then postpone(ready, pace, host, now - ago + delay) end",
                ""),
          Patch(_LUA + "claim.lua",
-               "local rest = items and delay > 0 and now + delay + 1 or 0", "local rest = 0"),
+               "local rest = items and delay > 0 and math.max(due, now) + delay + 1 or 0",
+               "local rest = 0"),
          # A page that a drained owner gives back right after robots.txt brings its turn along.
          Patch(_LUA + "release.lua",
                "  if ARGV[at + 5] ~= '0' then postpone(KEYS[2], KEYS[3], ARGV[at + 1], now + "

@@ -7,7 +7,7 @@
 -- ARGV[5] URLs wanted     ARGV[6] ms after which a claim may no longer be sent
 -- ARGV[7] ms a request may last               ARGV[8] requests at once per host
 -- ARGV[9] pages a host (0 = no limit)         ARGV[10] hosts and delayed URLs to look ahead
--- then per host: host key, delay ms
+-- then per host: host key, delay ms, ms before its time at which it counts as due (0 unless its permits are known to keep the delay)
 -- Returns {OK, state, {claim, host index, item, rule}..., {host, due in ms}..., {due delayed member}...,
 --   ms until something may become due (-1: nothing known), {host, delay in ms set for it}... of those due}
 --   | STALE MISSING VERSION RUN (also: adopted anew)
@@ -24,7 +24,7 @@ if state ~= 'open' and not dropping then return { 'OK', state, {}, {}, {}, -1, {
 
 local token, want, hold, lasts = ARGV[3], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local per_host, per_host_pages = tonumber(ARGV[8]), tonumber(ARGV[9])
-local look, hosts = tonumber(ARGV[10]), (#ARGV - 10) / 2
+local look, hosts = tonumber(ARGV[10]), (#ARGV - 10) / 3
 
 local now = now_ms(KEYS[1])
 local clock = tonumber(redis.call('HGET', KEYS[1], 'clock') or 0)
@@ -111,14 +111,15 @@ local BLOCKED_LOOK = 60000   -- a blocked host is due again after this many ms, 
 local has_blocked = redis.call('EXISTS', KEYS[10]) == 1
 
 local named, is_done = {}, {}
-for index = 1, hosts do named[index] = ARGV[9 + 2 * index] end
+for index = 1, hosts do named[index] = ARGV[8 + 3 * index] end
 local dues, rests = answers('ZMSCORE', KEYS[2], named), answers('ZMSCORE', KEYS[3], named)
 local busy = answers('HMGET', KEYS[6], named)
 
 for index = 1, hosts do
   local left = want - taken
   if left <= 0 then break end
-  local host, delay, queue = named[index], math.floor(tonumber(ARGV[10 + 2 * index])), KEYS[11 + index]
+  local host, delay, queue = named[index], math.floor(tonumber(ARGV[9 + 3 * index])), KEYS[11 + index]
+  local lead = tonumber(ARGV[10 + 3 * index])
   local due = is_done[host] and math.huge or tonumber(dues[index] or 'inf')   -- named twice: once is enough
   is_done[host] = true
   local pages = per_host_pages > 0 and tonumber(redis.call('HGET', KEYS[9], host) or 0) or 0
@@ -134,7 +135,7 @@ for index = 1, hosts do
     -- Nothing is left of it that may be fetched, or not in this call.
   elseif has_blocked and redis.call('SISMEMBER', KEYS[10], host) == 1 then
     redis.call('ZADD', KEYS[2], 'XX', now + BLOCKED_LOOK, host)
-  elseif due <= now and now >= quiet then
+  elseif due <= now + lead and now >= quiet then
     local used, room = tonumber(busy[index] or 0), room_of(host, pages)
     local take = math.min(per_host - used, math.ceil(left / (hosts - index + 1)))
     if delay > 0 then take = math.min(take, 1) end
@@ -157,7 +158,7 @@ for index = 1, hosts do
       used_now[#used_now + 1] = host
       used_now[#used_now + 1] = used
     end
-    local rest = items and delay > 0 and now + delay + 1 or 0   -- as postpone has it
+    local rest = items and delay > 0 and math.max(due, now) + delay + 1 or 0   -- as postpone has it
     if rest > 0 then
       paced[#paced + 1] = rest
       paced[#paced + 1] = host

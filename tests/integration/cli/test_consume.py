@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import select
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +23,7 @@ from crawlctl.connect import Services
 from crawlctl.export.consumed_file import ConsumedFile, Source
 from crawlctl.export.consuming import ConsumedOutput, Consumer
 from crawlctl.export.formats import CSV, JSONL
-from tests.support.cli import Ran, at_least_lines, crawlctl, running
+from tests.support.cli import Ran, at_least_lines, crawlctl, environment, running
 from tests.support.results import JOB, SHARDS, WrittenJob, urls
 from tests.support.waiting import until_true
 
@@ -67,6 +72,33 @@ async def test_each_run_brings_what_is_new_and_what_was_read_is_trimmed(
     assert urls(range(1650)) == found_in(out)
     other = await asyncio.to_thread(crawlctl, "export", JOB, "-o", f"{out}.csv", *options)
     assert (0, True) == (other.code, "5 records (csv) in" in other.err), other.err
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_what_a_reader_that_left_had_no_part_of_is_not_trimmed(
+    job: WrittenJob, options: list[str], unbuffered: str
+) -> None:
+    """Without a buffer, which containers like to switch off, a write that is cut fails silently."""
+    await job.add(150)  # the last of three writes is more than the pipe holds
+
+    def reader_leaves() -> tuple[int, int]:
+        with subprocess.Popen(
+            [sys.executable, "-m", "crawlctl", *COMMAND, *options],
+            stdout=subprocess.PIPE,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+        ) as process:
+            assert process.stdout is not None
+            poll = select.poll()
+            poll.register(process.stdout, select.POLLIN)
+            assert poll.poll(60_000)
+            time.sleep(0.5)  # until the pipe is full
+            held = len(os.read(process.stdout.fileno(), 100))
+            process.stdout.close()
+            return held, process.wait(60)
+
+    assert (100, 1) == await asyncio.to_thread(reader_leaves)
+    again = await consume(options)
+    assert (0, urls(range(150))) == (again.code, of_lines(again.out))
 
 
 async def test_records_stay_until_every_group_has_them(

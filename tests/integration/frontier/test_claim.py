@@ -81,6 +81,31 @@ async def test_the_delay_counts_from_the_end_of_the_response_not_from_the_commit
     assert 0 < (await looked(owner)).ahead[0][1] <= 1_001
 
 
+async def test_a_host_is_claimed_ahead_of_its_time_by_who_says_so_and_no_earlier(
+    make_shard: MakeShard,
+) -> None:
+    shard = await make_shard(delay=20).create()
+    owner = await shard.adopted()
+    await shard.offer(*pages(3))
+    (first,) = (await claim(owner, delay_ms=0)).claims
+    await commit(owner, [first], delay_ms=20_000)
+    ((_, due_ms),) = (await looked(owner)).ahead
+
+    async def ahead(lead_ms: int) -> Claimed:
+        answer = await owner.claim(10, [(HOST, 20_000)], leads_ms={HOST: lead_ms})
+        assert isinstance(answer, Claimed)
+        return answer
+
+    for too_short_ms in (0, due_ms - 5_000):
+        assert (await ahead(too_short_ms)).claims == []
+    early = await ahead(due_ms)
+    assert claimed_urls(early) == [page(1)]
+    # Its next time is a delay after the one that it was due at.
+    assert await owner.settle(releases=[back(early.claims[0])]) == Settled([])
+    ((_, next_ms),) = (await looked(owner)).ahead
+    assert 20_000 + due_ms - 5_000 < next_ms <= 20_000 + due_ms + 2
+
+
 async def test_a_claim_that_sent_nothing_costs_no_delay_beyond_its_own(
     make_shard: MakeShard,
 ) -> None:

@@ -19,10 +19,15 @@ def claim_of(host: HostKey, number: int = 1) -> Claim:
     return Claim(number, host, b"", "")
 
 
+def agenda_of(lead_s: float = 0.0) -> Agenda:
+    return Agenda(lambda _host: lead_s)
+
+
 def answered(agenda: Agenda, *ahead: tuple[HostKey, float], asked: tuple[Claim, ...] = ()) -> None:
-    """One claim and its answer, after which nothing is expected for long."""
+    """One claim and its answer, in seconds."""
     agenda.asking()
-    agenda.answered(ahead, asked)
+    told = [(host, int(in_s * 1000)) for host, in_s in ahead]
+    agenda.answered(told, asked, time.monotonic())
     agenda.expect(time.monotonic() + LONG_S)
 
 
@@ -37,27 +42,35 @@ async def waits(agenda: Agenda) -> bool:
 
 
 async def test_a_new_one_claims_at_once_and_then_waits_for_the_time_it_was_told() -> None:
-    agenda = Agenda()
+    agenda = agenda_of()
     assert not await waits(agenda)
     agenda.asking()
-    agenda.answered([], [])
-    agenda.expect(time.monotonic() + 0.1)
+    agenda.answered([(A, 100)], [], time.monotonic())
     began = time.monotonic()
     await agenda.wait()
     assert 0.09 <= time.monotonic() - began < LONG_S
 
 
-def test_hosts_are_due_in_the_order_of_the_answer() -> None:
-    agenda, now = Agenda(), time.monotonic()
-    answered(agenda, (B, now - 1), (A, now), (C, now + 1))
-    assert agenda.due(now) == [B, A]
-    answered(agenda, (C, now))
-    assert agenda.due(now) == [C]
+@pytest.mark.parametrize("lead_s", [0.0, 0.25])
+def test_hosts_are_due_in_the_order_of_the_answer(lead_s: float) -> None:
+    agenda = agenda_of(lead_s)
+    answered(agenda, (B, 0), (A, 0.2), (C, 1))
+    now = time.monotonic()
+    assert agenda.due(now) == ([B, A] if lead_s else [B])
+    assert agenda.due(now + 1) == [B, A, C]
+    answered(agenda, (C, 0))
+    assert agenda.due(time.monotonic()) == [C]
+
+
+async def test_a_host_that_is_due_and_gave_nothing_is_not_asked_for_all_the_time() -> None:
+    agenda = agenda_of()
+    answered(agenda, (A, 0), (B, LONG_S))
+    assert await waits(agenda)
 
 
 @pytest.mark.parametrize("waiting_since_s", [0.0, 0.02])
 async def test_what_is_expected_sooner_ends_a_wait(waiting_since_s: float) -> None:
-    agenda = Agenda()
+    agenda = agenda_of()
     answered(agenda)
     waiting = asyncio.create_task(agenda.wait())
     await asyncio.sleep(waiting_since_s)
@@ -69,8 +82,8 @@ async def test_what_is_expected_sooner_ends_a_wait(waiting_since_s: float) -> No
 
 @pytest.mark.parametrize("host", [A, B])
 async def test_links_to_a_known_host_change_nothing(host: HostKey) -> None:
-    agenda, now = Agenda(), time.monotonic()
-    answered(agenda, (A, now + LONG_S), asked=(claim_of(B),))
+    agenda = agenda_of()
+    answered(agenda, (A, LONG_S), asked=(claim_of(B),))
     agenda.offered({host})
     assert await waits(agenda)
     agenda.offered({host, C})
@@ -78,41 +91,50 @@ async def test_links_to_a_known_host_change_nothing(host: HostKey) -> None:
 
 
 async def test_links_that_come_during_a_claim_may_be_missing_in_its_answer() -> None:
-    agenda = Agenda()
-    answered(agenda, (A, time.monotonic() + LONG_S))
+    agenda = agenda_of()
+    answered(agenda, (A, LONG_S))
     agenda.asking()
     agenda.offered({A})
-    agenda.answered([], [])
+    agenda.answered([], [], time.monotonic())
     assert not await waits(agenda)
 
 
 async def test_a_host_is_due_again_when_its_page_and_its_rest_are_over() -> None:
-    agenda, now = Agenda(), time.monotonic()
+    agenda, now = agenda_of(), time.monotonic()
     answered(agenda, asked=(claim_of(A),))
-    agenda.settled(1, rests_until=now + LONG_S)
+    agenda.settled(1, rest_ms=int(LONG_S * 1000), ended_at=now)
     assert await waits(agenda)
-    assert (agenda.due(now), agenda.due(now + LONG_S)) == ([], [A])
+    assert (agenda.due(now + LONG_S), agenda.due(now + LONG_S + 0.01)) == ([], [A])
     agenda.offered({A})
     assert await waits(agenda), "it is known when"
-    agenda.settled(7, rests_until=0.0)
-    assert not await waits(agenda), "what became of it has to be seen"
+
+
+@pytest.mark.parametrize(("rest_ms", "has_response"), [(None, True), (0, True), (30_000, False)])
+async def test_what_became_of_a_host_has_to_be_seen_where_it_is_not_known(
+    rest_ms: int | None, *, has_response: bool
+) -> None:
+    agenda, now = agenda_of(), time.monotonic()
+    answered(agenda, asked=(claim_of(A),))
+    agenda.settled(1, rest_ms=rest_ms, ended_at=now if has_response else None)
+    assert not await waits(agenda)
 
 
 async def test_what_is_settled_during_a_claim_is_not_forgotten_for_its_answer() -> None:
-    agenda, now = Agenda(), time.monotonic()
+    agenda, now = agenda_of(), time.monotonic()
     answered(agenda, asked=(claim_of(A),))
     agenda.asking()
-    agenda.settled(1, rests_until=now)
-    agenda.answered([(B, now)], [])
+    agenda.settled(1, rest_ms=1000, ended_at=now - 2)
+    agenda.answered([(B, 0)], [], now)
     assert agenda.due(now) == [B, A]
     assert not await waits(agenda)
 
 
 async def test_a_claim_without_answer_leaves_what_was_known() -> None:
-    agenda, now = Agenda(), time.monotonic()
-    answered(agenda, (A, now))
+    agenda = agenda_of()
+    answered(agenda, (A, 0))
     agenda.asking()
     agenda.unanswered()
+    now = time.monotonic()
     assert agenda.due(now) == [A]
     agenda.expect(now + LONG_S)
     agenda.offered({A})
