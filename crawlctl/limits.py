@@ -107,7 +107,7 @@ def judge(now: Situation) -> Verdict:
         reason = now.without_worker or "no worker owns a part of it yet"
         remedy = "nothing, if it passes: the master gives its parts to the workers there are"
         if now.without_worker:
-            remedy = "a worker that can do it; 'crawlctl nodes' shows those there are"
+            remedy = "a worker that takes it; 'crawlctl nodes' shows which there are, if any"
         return Verdict("workers", reason, remedy)
     if now.waiting + now.in_flight == 0:
         return _at_rest(now)

@@ -33,7 +33,8 @@ def reveal(value: str, *, field: str, environ: Mapping[str, str] | None = None) 
             return Path(value[1:]).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            message = f"{field}: cannot read the secret file {value[1:]!r} ({reason})"
+            message = f"{field}: cannot read the secret file {value[1:]!r} ({reason}); name one "
+            message += "that this process can read"
             raise SettingsError(message) from error
     if value.startswith("env:"):
         name = value[4:]

@@ -73,6 +73,9 @@ def down(ctx: click.Context) -> None:
     settings = settings_of(ctx, with_services=False)
     state = stop_background(settings.cluster, os.environ)
     if state is None:
-        raise NotFoundError(f"--cluster: nothing named {settings.cluster!r} is up here")
+        name = settings.cluster
+        raise NotFoundError(
+            f"no cluster {name!r} is up here; 'crawlctl up' starts one, --cluster names another"
+        )
     if not settings.quiet:
         note(f"stopped; its data stays in {state.data}")
