@@ -234,7 +234,9 @@ class TaskRunner:
             due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
             robots = self._context.robots
             delays = {host: int(robots.delay_s(host) * 1000) for host in due}
-            leads = {host: int(robots.lead_s(host) * 1000) for host, ms in delays.items() if ms}
+            # Who is claimed ahead of its time waits in a place: not where others need it now.
+            ahead = delays if places == CLAIM_BATCH else {}
+            leads = {host: int(robots.lead_s(host) * 1000) for host, ms in ahead.items() if ms}
             if not self._is_mine():
                 return Refusal.STALE, 0
             self._agenda.asking()
@@ -250,7 +252,9 @@ class TaskRunner:
                 now = time.monotonic()
                 self._context.stages.claim.add(now - sent_at)
                 robots.take_delays((host for host, _ in answer.ahead), answer.delays)
-                asked = [claim for claim in answer.claims if delays[claim.host]]
+                # Above one request at a time a host that is being asked may be due all the same.
+                is_one = self._context.spec.per_host == 1
+                asked = [claim for claim in answer.claims if is_one and delays[claim.host]]
                 self._agenda.answered(answer.ahead, asked, now)
                 for claim in answer.claims:
                     page = self._page(claim, sent_at, committer)
