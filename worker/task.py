@@ -33,6 +33,8 @@ from worker.recall import Recaller
 from worker.settlement import Settlement
 
 CLAIM_BATCH: Final = 32
+AMPLE: Final = 8
+"""Free places from which on some may wait for the time of their hosts."""
 CLAIM_EVERY_S: Final = 0.008
 """Least time from claim to claim: the pages that end meanwhile share the next one."""
 BACKLOG: Final = 4 * BATCH
@@ -235,7 +237,7 @@ class TaskRunner:
             robots = self._context.robots
             delays = {host: int(robots.delay_s(host) * 1000) for host in due}
             # Who is claimed ahead of its time waits in a place: not where others need it now.
-            ahead = delays if places == CLAIM_BATCH else {}
+            ahead = delays if places >= AMPLE else {}
             leads = {host: int(robots.lead_s(host) * 1000) for host, ms in ahead.items() if ms}
             if not self._is_mine():
                 return Refusal.STALE, 0
