@@ -215,7 +215,7 @@ class WorkerNode:
         await self._owned.verify()
         await self._owned.reap()
         # Without Redis nothing can be finished: what is to go elsewhere is let go as it is.
-        self._owned.drain_all_but(wished, is_stalled=self._health.is_stalled)
+        self._owned.move_all_but(wished, is_stalled=self._health.is_stalled)
         if not (self._health.is_fit or self._health.is_slow):
             return
         try:
@@ -227,7 +227,7 @@ class WorkerNode:
 
     async def _drain(self) -> None:
         self._state = NodeState.DRAINING
-        self._owned.drain_all_but(set(), is_stalled=False)
+        self._owned.drain()
         # At once, so that the master gives the tasks to others while the last pages are finished.
         await self._tell()
         deadline = time.monotonic() + self._jobs.slowest_request_s + DRAIN_S

@@ -70,8 +70,8 @@ class OwnedTasks:
         """Claims of all tasks that are being worked on or written."""
         return sum(runner.in_flight for runner, _ in self._runners.values())
 
-    def drain_all_but(self, wished: set[Task], *, is_stalled: bool) -> None:
-        """Claim no more for the tasks that are not wished for; finish what they have in flight.
+    def move_all_but(self, wished: set[Task], *, is_stalled: bool) -> None:
+        """Let go of the tasks that are not wished for, soon: others are to go on with them.
 
         Args:
             wished: what to go on with.
@@ -79,9 +79,14 @@ class OwnedTasks:
         """
         for task, (runner, running) in self._runners.items():
             if task not in wished:
-                runner.drain()
+                runner.move()
                 if is_stalled:
                     running.cancel()
+
+    def drain(self) -> None:
+        """Claim no more; finish what is in flight."""
+        for runner, _ in self._runners.values():
+            runner.drain()
 
     async def acquire(self, wished: set[Task]) -> None:
         """Try to own what is wished for and can be worked on.

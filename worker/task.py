@@ -27,6 +27,7 @@ from common.model.ids import HostKey, Task, Token
 from worker.adoption import Adopter
 from worker.agenda import Agenda
 from worker.committer import BATCH, Committer
+from worker.handover import Handover, Page
 from worker.job import JobContext
 from worker.page import PageWorker
 from worker.recall import Recaller
@@ -91,7 +92,7 @@ class TaskRunner:
             due = DueVisits(client, cluster=cluster, task=task, spec=spec, token=token)
             least_s, _ = spec.recrawl_bounds
             self._recaller = Recaller(coord, self._frontier, due, task=task, least_s=least_s)
-        self._held: dict[int, asyncio.Task[None]] = {}
+        self._held: dict[int, Page] = {}
         self._adopter = Adopter(
             coord,
             self._frontier,
@@ -106,6 +107,7 @@ class TaskRunner:
         self._written = asyncio.Event()
         """Set when something was settled."""
         self._draining = False
+        self._handover = Handover(patience_s=context.spec.timeout)
         self._lost = False
         self._ended: dict[int, tuple[HostKey, float]] = {}
         """Claims whose slots are free though they are not settled: host, and since when."""
@@ -121,11 +123,17 @@ class TaskRunner:
         self._agenda.expect(0.0)
         self._written.set()
 
+    def move(self) -> None:
+        """Drain as soon as no slow page would keep the hosts of the shard waiting."""
+        self._handover.wish()
+        self._agenda.expect(0.0)
+        self._written.set()
+
     def _is_mine(self) -> bool:
         return not self._lost and self._session.is_live and not self._context.has_failed
 
     def _may_send(self) -> bool:
-        return self._is_mine() and not self._draining
+        return self._is_mine() and not self._draining and not self._handover.is_ending
 
     async def run(self) -> Ending:
         """Own the task until drained or lost. Cancelling it means lost."""
@@ -169,8 +177,8 @@ class TaskRunner:
         if not pages:
             return
         for _, page in pages:
-            page.cancel()
-        await asyncio.gather(*(page for _, page in pages), return_exceptions=True)
+            page.working.cancel()
+        await asyncio.gather(*(page.working for _, page in pages), return_exceptions=True)
         self._held.clear()
         try:
             async with asyncio.timeout(FREE_S):
@@ -183,7 +191,7 @@ class TaskRunner:
         if not await self._adopter.adopt():
             return False
         idle = IDLE_S[0]
-        while not self._draining:
+        while not await self._is_to_end():
             if committer.backlog >= BACKLOG:
                 self._written.clear()
                 await self._written.wait()
@@ -209,8 +217,14 @@ class TaskRunner:
                     self._agenda.expect(time.monotonic() + wait_s)
                     await self._agenda.wait()
                     await asyncio.sleep(max(0.0, not_before - time.monotonic()))
-        await asyncio.gather(*self._held.values())
+        await asyncio.gather(*(page.working for page in self._held.values()))
         return self._is_mine()
+
+    async def _is_to_end(self) -> bool:
+        """Tell whether nothing more is to be claimed."""
+        if self._draining or not self._handover.is_wished:
+            return self._draining
+        return await self._handover.is_over(self._held.values()) or self._draining
 
     async def _next(self, committer: Committer) -> tuple[Claimed | Refusal | None, int]:
         """Queue what is to be visited again, then claim; as :meth:`_claim`."""
@@ -259,8 +273,8 @@ class TaskRunner:
                 asked = [claim for claim in answer.claims if is_one and delays[claim.host]]
                 self._agenda.answered(answer.ahead, asked, now)
                 for claim in answer.claims:
-                    page = self._page(claim, sent_at, committer)
-                    self._held[claim.number] = asyncio.create_task(page)
+                    working = asyncio.create_task(self._page(claim, sent_at, committer))
+                    self._held[claim.number] = Page(working, sent_at)
                 places -= len(answer.claims)
             return answer, len(due)
         finally:
