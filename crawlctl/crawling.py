@@ -118,6 +118,7 @@ class _Run:
                 *crawl.worker_arguments,
             ),
             drain_timeout_s=_DRAIN_S,
+            first_page_soon=True,
         ) as cluster:
             servers = cluster.endpoints
             self._shown.tell(f"servers: {servers.etcd_program}, {servers.redis_program}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final, Self
 
 import structlog
@@ -19,6 +21,8 @@ from common.model.errors import CrawlerError
 _log = structlog.get_logger()
 
 JOIN_POLL_S: Final = 0.05
+_FEWEST: Final = 2
+"""Nodes that a crawl needs for its first page: a master and a worker."""
 
 
 class EmbeddedCluster:
@@ -45,6 +49,7 @@ class EmbeddedCluster:
         master_arguments: Sequence[str] = (),
         worker_arguments: Sequence[str] = (),
         drain_timeout_s: float = 30.0,
+        first_page_soon: bool = False,
         program: Sequence[str] | None = None,
     ) -> AsyncIterator[Self]:
         """Start everything; on leaving drain the nodes, then stop the servers.
@@ -57,6 +62,8 @@ class EmbeddedCluster:
             master_arguments: further arguments of ``start-master``.
             worker_arguments: further arguments of ``start-worker``, the same for all.
             drain_timeout_s: what nodes get to leave in on the way out; then they are killed.
+            first_page_soon: workers for which there is no core wait until the others are at work,
+                instead of making them slower to start.
             program: what ``start-master`` and ``start-worker`` are commands of.
 
         Raises:
@@ -75,14 +82,19 @@ class EmbeddedCluster:
         )
         try:
             try:
-                await nodes.start()  # they load their code while the servers start
+                # They load their code while the servers start.
+                first = max(_FEWEST, os.cpu_count() or 1) if first_page_soon else 1 + workers
+                await nodes.start(first)
                 endpoints = await stack.start()
                 if is_resumed:
                     await _bury_the_dead(endpoints, cluster)
                 nodes.begin(endpoints)
-                yield cls(
+                opened = cls(
                     folder=folder, endpoints=endpoints, stack=stack, nodes=nodes, cluster=cluster
                 )
+                if first < 1 + workers:
+                    nodes.start_rest(partial(opened.wait_joined, first - 1))
+                yield opened
                 killed = await nodes.drain(timeout_s=drain_timeout_s)
                 if killed:
                     _log.warning("embedded.nodes_killed", nodes=killed)
@@ -91,15 +103,16 @@ class EmbeddedCluster:
         finally:
             await stack.stop()
 
-    async def wait_joined(self) -> None:
-        """Wait until a master acts and every worker is registered."""
+    async def wait_joined(self, workers: int | None = None) -> None:
+        """Wait until a master acts and every worker, or so many, are registered."""
+        least = len(self.nodes.logs) - 1 if workers is None else workers
         coord = await connect(EtcdOptions(endpoints=(self.endpoints.etcd,)), cluster=self._cluster)
         try:
             while True:
                 live = [view for view in await coord.members.list() if view.left_at is None]
                 masters = [view for view in live if view.info.state == "active"]
-                workers = [view for view in live if view.info.role == "worker"]
-                if masters and len(workers) >= len(self.nodes.logs) - 1:
+                joined = [view for view in live if view.info.role == "worker"]
+                if masters and len(joined) >= least:
                     return
                 await asyncio.sleep(JOIN_POLL_S)
         finally:

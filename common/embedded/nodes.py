@@ -6,6 +6,9 @@ outlive it; and inherits ``children.lock``. All are started before the servers a
 code meanwhile, and begin when they are told where the servers are: on their standard input, since
 a command line, with its password, could be read by other users.
 
+Loading their code is work for a whole core each. Where there are more of them than cores, some can
+be held back until the first are at work, so that these are so much sooner (:meth:`Nodes.start`).
+
 One that dies is started again under a new id, since the old id stays taken until its lease has run
 out. One that leaves by itself (``nodes drain``) stays away.
 """
@@ -18,7 +21,7 @@ import json
 import os
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -94,11 +97,30 @@ class Nodes:
         self._failed: asyncio.Future[CrawlerError] = asyncio.get_running_loop().create_future()
         self._keepers: dict[str, asyncio.Task[None]] = {}
 
-    async def start(self) -> None:
-        """Start all; they wait for :meth:`begin`."""
-        for node in self._nodes:
-            await self._spawn(node)
-            self._keepers[node.name] = asyncio.create_task(self._keep(node), name=node.name)
+    async def start(self, first: int | None = None) -> None:
+        """Start all, or the master and workers that are the ``first``; they wait for `begin`."""
+        for node in self._nodes[:first]:
+            await self._start(node)
+
+    def start_rest(self, wait: Callable[[], Awaitable[None]]) -> None:
+        """Start those that are not started yet in the background, once ``wait`` returns."""
+        self._keepers["rest"] = asyncio.create_task(self._start_rest(wait), name="rest")
+
+    async def _start_rest(self, wait: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await wait()
+        except CrawlerError as error:  # etcd is away just now: nothing to wait for
+            _log.info("embedded.not_waiting", reason=str(error))
+        try:
+            for node in self._nodes:
+                if node.process is None:
+                    await self._start(node)
+        except OSError as error:
+            self._fail(CrawlerError(f"a worker cannot be started: {error}"))
+
+    async def _start(self, node: _Node) -> None:
+        await self._spawn(node)
+        self._keepers[node.name] = asyncio.create_task(self._keep(node), name=node.name)
 
     def begin(self, endpoints: Endpoints) -> None:
         """Tell all where the servers are; they join when they are ready."""
@@ -185,20 +207,21 @@ class Nodes:
             node.deaths = [at for at in node.deaths if now - at < WINDOW_S] + [now]
             _log.warning("embedded.node_died", node=node.id, code=code, log=str(node.log))
             if code == UsageError.exit_code or len(node.deaths) > RESTARTS:
-                self._fail(node)
+                tail = log_tail(node.log, start=node.log_start)
+                said = f"{node.id} cannot be kept running; its log ({node.log}) ends: {tail}"
+                self._fail(CrawlerError(said))
                 return
             await asyncio.sleep(_FIRST_PAUSE_S * 2 ** (len(node.deaths) - 1))
             node.generation += 1
-            await self._spawn(node)
+            try:
+                await self._spawn(node)
+            except OSError as error:
+                self._fail(CrawlerError(f"{node.id} cannot be started again: {error}"))
+                return
 
-    def _fail(self, node: _Node) -> None:
+    def _fail(self, error: CrawlerError) -> None:
         if not self._failed.done():
-            self._failed.set_result(
-                CrawlerError(
-                    f"{node.id} cannot be kept running; its log ({node.log}) ends: "
-                    f"{log_tail(node.log, start=node.log_start)}"
-                )
-            )
+            self._failed.set_result(error)
 
     async def _stop_keeping(self) -> None:
         """Start nothing again from here on."""

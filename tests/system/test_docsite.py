@@ -7,8 +7,6 @@ against the web server's own log.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -93,21 +91,10 @@ def test_interrupted_crawl_resumes_within_three_seconds_and_ends_complete(
                 crawl.end()
         assert_none_left(out)
     assert 0 == ran.code, ran.err
-    # The better of two: what else the machine does is not ours. On a slow one most of it is what
-    # the interpreter needs to import a worker, beside a master and the command.
-    assert min(resumed_after_s) <= max(3.0, 3 * _import_s())
+    # The better of two: what else the machine does is not ours.
+    assert min(resumed_after_s) <= 3.0
     assert_complete(site, out, hosts, walked)
     assert site.min_gap_s() >= 0.02 - CLOCK_S
     if end == "ctrl-c":
         assert [] == site.fetched_twice()
     assert_none_left(out)
-
-
-def _import_s() -> float:
-    """Return how long this machine takes to import a worker, at best."""
-    took = []
-    for _ in range(3):
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-c", "import worker.program"], check=True)
-        took.append(time.monotonic() - began)
-    return min(took)

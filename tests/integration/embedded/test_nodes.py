@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from common.embedded.folder import Folder
 from common.embedded.nodes import Nodes
 from common.embedded.stack import Endpoints
+from common.model.errors import ServiceUnavailable
 from tests.integration.embedded.processes import (
     FAKE_NODE,
     all_dead,
@@ -33,17 +35,24 @@ ENDPOINTS = Endpoints(
 
 
 @asynccontextmanager
-async def running_nodes(path: Path, *, workers: int = 2, mode: str = "") -> AsyncIterator[Nodes]:
+async def running_nodes(
+    path: Path,
+    *,
+    workers: int = 2,
+    mode: str = "",
+    first: int | None = None,
+    program: Sequence[str] = FAKE_NODE,
+) -> AsyncIterator[Nodes]:
     with Folder.claim(path) as folder:
         nodes = Nodes(
             folder,
             cluster="test",
             workers=workers,
             worker_arguments=("--mode", mode) if mode else (),
-            program=FAKE_NODE,
+            program=program,
         )
         try:
-            await nodes.start()
+            await nodes.start(first)
             nodes.begin(ENDPOINTS)
             yield nodes
         finally:
@@ -99,6 +108,56 @@ async def test_a_worker_that_does_not_drain_is_killed_and_named(tmp_path: Path) 
         assert await nodes.drain(timeout_s=0.3) == ["worker-1"]
         assert time.monotonic() - started < 20
         assert all_dead(pids.values(), within_s=0.0)
+
+
+@pytest.mark.parametrize("error", [None, ServiceUnavailable("etcd is away")])
+async def test_the_rest_is_started_when_the_first_are_at_work(
+    tmp_path: Path, error: ServiceUnavailable | None
+) -> None:
+    may_start = asyncio.Event()
+
+    async def wait() -> None:
+        await may_start.wait()
+        if error:
+            raise error
+
+    async with running_nodes(tmp_path, first=2) as nodes:
+        nodes.start_rest(wait)
+        await until(lambda: all("ready" in nodes.logs[n].read_text() for n in nodes.pids))
+        assert set(nodes.pids) == {"master", "worker-1"}
+        may_start.set()
+        await until(lambda: set(nodes.pids) == {"master", "worker-1", "worker-2"})
+        await until(lambda: all_ready(nodes))
+        os.kill(nodes.pids["worker-2"], signal.SIGKILL)
+        await until(lambda: set(nodes.pids) == {"master", "worker-1", "worker-2.1"})
+
+
+async def test_the_rest_is_not_started_any_more_once_all_are_to_leave(tmp_path: Path) -> None:
+    async with running_nodes(tmp_path, first=2) as nodes:
+        nodes.start_rest(asyncio.Event().wait)
+        await until(lambda: all("ready" in nodes.logs[n].read_text() for n in nodes.pids))
+        assert await nodes.drain(timeout_s=10) == []
+        assert not nodes.logs["worker-2"].exists()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_worker_that_cannot_be_started_later_is_an_error(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    program = tmp_path / "node"
+    program.symlink_to(FAKE_NODE[0])
+    async with running_nodes(
+        tmp_path / "folder", first=2, program=(str(program), *FAKE_NODE[1:])
+    ) as nodes:
+        program.unlink()
+        if is_first:
+            os.kill(nodes.pids["worker-1"], signal.SIGKILL)
+        else:
+            nodes.start_rest(partial(asyncio.sleep, 0))
+        async with asyncio.timeout(30):
+            error = await nodes.wait_failed()
+        assert "cannot be started" in str(error)
+        assert str(program) in str(error)
 
 
 async def test_a_killed_worker_is_replaced_under_a_new_id(tmp_path: Path) -> None:
