@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from common.model.ids import JobId
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from common.frontier.lookup import Lookup
     from common.model.job import Job
     from common.runtime.settings import Settings
+
+_PATIENCE_S: Final = 3.0
+"""How long a command waits for etcd, and for Redis: somebody waits for it."""
 
 
 class Services(NamedTuple):
@@ -58,7 +61,7 @@ async def open_coord(settings: Settings) -> Coord:
     """
     from common.coord import EtcdOptions, connect
 
-    return await connect(EtcdOptions.of(settings), cluster=settings.cluster)
+    return await connect(EtcdOptions.of(settings), cluster=settings.cluster, timeout_s=_PATIENCE_S)
 
 
 def new_client(settings: Settings) -> FrontierClient:
@@ -92,7 +95,7 @@ async def services(settings: Settings) -> AsyncIterator[Services]:
     async with coordination(settings) as coord:
         client = new_client(settings)
         try:
-            await client.open()
+            await client.open(timeout_s=_PATIENCE_S)
             yield Services(coord, client, settings.cluster)
         finally:
             await client.close()

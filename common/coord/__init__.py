@@ -25,6 +25,7 @@ from common.coord.mirror import Mirror
 from common.coord.session import Session
 from common.coord.wire import KeyValue, Snapshot
 from common.model.node import NodeInfo
+from common.runtime.settings import OPEN_TIMEOUT_S
 
 __all__ = [
     "Acquired",
@@ -80,7 +81,9 @@ class Coord:
         await self.etcd.close()
 
 
-async def connect(options: EtcdOptions, *, cluster: str, timeout_s: float = 3.0) -> Coord:
+async def connect(
+    options: EtcdOptions, *, cluster: str, timeout_s: float = OPEN_TIMEOUT_S
+) -> Coord:
     """Open a client and everything that works on it.
 
     Raises:

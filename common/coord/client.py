@@ -36,6 +36,7 @@ from common.coord.wire import (
     txn_request,
 )
 from common.model.errors import CoordUnavailable, LeaseLost, RefusedError
+from common.runtime.settings import OPEN_TIMEOUT_S
 
 __all__ = [
     "EndpointStatus",
@@ -83,7 +84,7 @@ class Etcd:
         """The endpoints, for messages."""
         return ", ".join(self._options.endpoints)
 
-    async def open(self, *, timeout_s: float = 3.0) -> None:
+    async def open(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Connect, authenticate and read once, so that later failures are not wrong settings.
 
         Raises:

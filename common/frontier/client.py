@@ -25,6 +25,7 @@ from common.frontier.scripts import Call
 from common.frontier.server import ServerInfo
 from common.frontier.topology import Topology, key_of, parse_nodes, slot_of
 from common.model.errors import FrontierUnavailable, SettingsError
+from common.runtime.settings import OPEN_TIMEOUT_S
 
 OLDEST_VERSION: Final = (6, 2)
 
@@ -37,7 +38,7 @@ class FrontierClient:
         self.endpoint = self._servers.endpoint
         self._router = Router(self._servers)
 
-    async def open(self, *, timeout_s: float = 3.0) -> None:
+    async def open(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
         """Connect once, and check that the servers can hold a frontier; else close again.
 
         Raises:

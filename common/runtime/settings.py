@@ -22,6 +22,8 @@ from common.runtime.secrets import HIDDEN, mask_url, reveal
 
 DEFAULT_ETCD: Final = "127.0.0.1:2379"
 DEFAULT_REDIS: Final = "redis://127.0.0.1:6379/0"
+OPEN_TIMEOUT_S: Final = 10.0
+"""How long a program waits for etcd and for Redis at its start: they may be starting beside it."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 _TRUE: Final = ("1", "true", "yes", "on")

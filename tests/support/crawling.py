@@ -180,9 +180,15 @@ class Crawls:
         return JobFrontier(self.client, cluster=self.settings.cluster, job=JobId(job), spec=spec)
 
     async def finished(self, job: str = "job", *, within_s: float = 180.0) -> dict[str, Record]:
-        """Wait for the end of a job; return its records by URL, each URL once."""
+        """Wait for the end of a job; return its records by URL, each URL once.
+
+        Raises what a node raised that ended meanwhile: there may be nobody left to end the job.
+        """
 
         async def is_over() -> bool:
+            for node in self._nodes:
+                if node.task.done():
+                    node.task.result()
             with suppress(ServiceUnavailable):  # a store that the test has taken away
                 await self.client.probe()
                 return (await self.job(job)).state.is_final

@@ -6,8 +6,8 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -183,3 +183,12 @@ def full_backlog(address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
         finally:
             for client in waiting:
                 client.close()
+
+
+@asynccontextmanager
+async def serving(servers: Iterable[RawServer]) -> AsyncIterator[None]:
+    """Run them for a while."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await stack.enter_async_context(server)
+        yield

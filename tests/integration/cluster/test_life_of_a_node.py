@@ -123,6 +123,20 @@ async def test_a_worker_without_redis_takes_nothing_new_until_it_answers_again(
     await until_state(rig, "w1", "ready")
 
 
+@pytest.mark.parametrize("slow", ["etcd", "redis"])
+async def test_a_node_waits_for_servers_that_are_slow_to_start(
+    rig: Rig, nodes: Nodes, servers: Servers, slow: str
+) -> None:
+    """On a busy machine all start at once, and nobody starts the node a second time."""
+    server = getattr(servers, slow)
+    await asyncio.to_thread(server.pause)
+    process = nodes.start("w1")
+    await asyncio.sleep(6)
+    assert process.poll() is None, nodes.log("w1")
+    await asyncio.to_thread(server.resume)
+    await until_state(rig, "w1", "ready")
+
+
 async def test_a_worker_over_its_memory_limit_gets_no_task_and_the_job_says_why(
     rig: Rig, nodes: Nodes
 ) -> None:

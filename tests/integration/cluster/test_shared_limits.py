@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.crawling import Crawling, Crawls
-from tests.support.rawserver import Exchange, RawServer, Reply, page
+from tests.support.rawserver import Exchange, RawServer, Reply, page, serving
 
 ADDRESS, OTHER = "127.0.0.52", "127.0.0.53"
 
@@ -80,20 +80,17 @@ async def test_many_hosts_of_a_slow_address_do_not_hold_up_others(cluster: Crawl
 
     paths = {f"/{number}": quick for number in range(20)}
     servers = [RawServer({"/": slow}, address=ADDRESS) for _ in range(40)]
-    for server in servers:
-        await server.__aenter__()
-    try:
-        async with RawServer({**paths, "/last": last}, address=OTHER) as other:
-            await cluster.submit(
-                *(server.url("/") for server in servers),
-                *(other.url(path) for path in paths), other.url("/last"),
-                per_ip=1, robots="ignore", shards=1,
-            )  # fmt: skip
-            cluster.worker("small", concurrency=6)
-            records = await cluster.finished()
-    finally:
-        for server in servers:
-            await server.__aexit__()
+    async with (
+        serving(servers),
+        RawServer({**paths, "/last": last}, address=OTHER) as other,
+    ):
+        await cluster.submit(
+            *(server.url("/") for server in servers),
+            *(other.url(path) for path in paths), other.url("/last"),
+            per_ip=1, robots="ignore", shards=1,
+        )  # fmt: skip
+        cluster.worker("small", concurrency=6)
+        records = await cluster.finished()
     assert 40 + 20 + 1 == len(records)
     assert 1 == slow.most
     (unanswered,) = left

@@ -14,7 +14,7 @@ from typing import Final
 from common.model.job import JobState
 from tests.support.concert import Concert, Stage
 from tests.support.crawling import crawls
-from tests.support.rawserver import Exchange, RawServer, Reply, Script, page
+from tests.support.rawserver import Exchange, RawServer, Reply, Script, page, serving
 from tests.support.waiting import until, until_true
 
 CONCERT: Final = Concert()
@@ -67,13 +67,12 @@ async def test_h14_nothing_is_fetched_while_robots_txt_is_unavailable(stage: Sta
         "127.0.1.4": Reply(b"", end="reset"),
     }
     sites = [RawServer({"/robots.txt": s, "/": linking()}, a) for a, s in states.items()]
-    async with crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running:
-        for site in sites:
-            await site.__aenter__()
+    async with (
+        serving(sites),
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
+    ):
         await running.submit(*(site.url("/") for site in sites), timeout=1.0, retries=2)
         found = await running.finished()
-        for site in sites:
-            await site.__aexit__()
     for site in sites:
         assert {"/robots.txt"} == counted(site).keys()
         assert 2 <= len(site.requests) <= 4
@@ -105,10 +104,13 @@ async def test_h15_an_absurd_retry_after_neither_cancels_nor_stretches_the_back_
     past = "Wed, 21 Oct 2015 07:28:00 GMT"
     for number, value in enumerate(("-5", "abc", "", "0", past, "1e9", "9" * 30)):
         asked[value] = []
-        site = RawServer({"/": busy_once(value, asked[value])}, f"127.0.2.{number + 1}")
-        sites[value] = await site.__aenter__()
-    huge = {sites[value].url("/") for value in ("9" * 30,)}
-    async with crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running:
+        script = busy_once(value, asked[value])
+        sites[value] = RawServer({"/": script}, f"127.0.2.{number + 1}")
+    async with (
+        serving(sites.values()),
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
+    ):
+        huge = {sites["9" * 30].url("/")}
         await running.submit(*(site.url("/") for site in sites.values()), shards=1)
 
         async def is_only_huge_left() -> bool:
@@ -121,8 +123,6 @@ async def test_h15_an_absurd_retry_after_neither_cancels_nor_stretches_the_back_
         )
         waits_s = [float(at) / 1000 - time.time() for at in delayed[1::2]]
         await running.change(state=JobState.CANCELLED)
-    for site in sites.values():
-        await site.__aexit__()
     for value, times in asked.items():
         if value != "9" * 30:
             assert 2 == len(times), value
@@ -214,12 +214,11 @@ async def test_h25_a_slow_host_does_not_hold_up_the_others(stage: Stage) -> None
     quick = [RawServer({p: linking() for p in few}, f"127.0.3.{n}") for n in range(1, 11)]
     async with (
         RawServer({"/robots.txt": robots("User-agent: *\nCrawl-delay: 2")}) as slow,
+        serving(quick),
         crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
     ):
         for path in slow_pages:
             slow.scripts[path] = linking()
-        for site in quick:
-            await site.__aenter__()
         seeds = [site.url(path) for site in [slow] for path in slow_pages]
         seeds += [site.url(path) for site in quick for path in few]
         await running.submit(*seeds)
@@ -232,8 +231,6 @@ async def test_h25_a_slow_host_does_not_hold_up_the_others(stage: Stage) -> None
         before = len(slow.requests)
         await until_true(lambda: len(slow.requests) > before, within_s=60)
         await running.change(state=JobState.CANCELLED)
-        for site in quick:
-            await site.__aexit__()
 
 
 @CONCERT.test
@@ -269,15 +266,12 @@ async def test_h30_a_heavy_page_fails_no_request_of_other_hosts(stage: Stage) ->
     quick = [RawServer({"/": linking("/0"), **chain}, f"127.0.4.{n}") for n in range(1, 11)]
     async with (
         RawServer({"/": Reply(page(heavy.encode(), headers=(HTML,)))}) as site,
+        serving(quick),
         crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
     ):
-        for one in quick:
-            await one.__aenter__()
         seeds = [one.url("/") for one in [site, *quick]]
         await running.submit(*seeds, timeout=4.0, retries=0)
         found = await running.finished()
-        for one in quick:
-            await one.__aexit__()
     assert {"fetched"} == {record["outcome"] for record in found.values()}
     assert 60_000 == found[site.url("/")]["outlinks"]
 
@@ -312,16 +306,16 @@ async def test_h35_a_crawl_whose_limit_is_reached_ends_whatever_fails_then(stage
     scripts |= dict.fromkeys(pages[1::3], Reply(b"", end="reset"))
     scripts |= dict.fromkeys(pages[2::3], Reply(b"", end="hang"))
     sites = [RawServer(dict(scripts), f"127.0.5.{number}") for number in range(1, 4)]
-    async with crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=2) as running:
+    async with (
+        serving(sites),
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=2) as running,
+    ):
         for site in sites:
             site.scripts["/"] = linking(*pages)
-            await site.__aenter__()
         await running.submit(
             *(site.url("/") for site in sites), max_pages=20, per_host=8, timeout=1.0, retries=1
         )
         found = await running.finished()
-        for site in sites:
-            await site.__aexit__()
     assert 20 == sum(record["outcome"] == "fetched" for record in found.values())
 
 
@@ -329,9 +323,10 @@ async def test_h35_a_crawl_whose_limit_is_reached_ends_whatever_fails_then(stage
 async def test_h36_workers_that_were_idle_take_work_at_once(stage: Stage) -> None:
     """Workers stopped taking from a queue that had been empty for a while."""
     sites = [RawServer({"/": linking("/x"), "/x": linking()}, f"127.0.6.{n}") for n in range(1, 13)]
-    async with crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running:
-        for site in sites:
-            await site.__aenter__()
+    async with (
+        serving(sites),
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster) as running,
+    ):
         await running.submit(sites[0].url("/"), keep_open=True, shards=8)
 
         async def is_drained() -> bool:
@@ -350,8 +345,6 @@ async def test_h36_workers_that_were_idle_take_work_at_once(stage: Stage) -> Non
         took_s = time.monotonic() - added
         await running.change(keep_open=False)
         found = await running.finished()
-        for site in sites:
-            await site.__aexit__()
     assert 2 == len({record["worker"] for record in found.values()})
     assert took_s < 60
 

@@ -20,7 +20,7 @@ from common.coord import EtcdOptions, Session, connect
 from tests.support.concert import Concert, Stage
 from tests.support.crawling import crawls
 from tests.support.fetching import Fetching, code_of
-from tests.support.rawserver import Exchange, RawServer, Reply, Script, page
+from tests.support.rawserver import Exchange, RawServer, Reply, Script, page, serving
 from tests.support.servers import start_etcd, start_redis, stopping
 from tests.support.tcpproxy import TcpProxy
 from tests.support.waiting import until, until_true
@@ -124,9 +124,10 @@ async def test_h37_the_urls_of_a_killed_worker_are_taken_over_within_seconds(sta
     """Items of a killed worker were blocked until a long timeout."""
     first = Gate()
     sites = [RawServer({"/": first}, f"127.0.7.{number}") for number in range(1, 7)]
-    async with crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=0) as running:
-        for site in sites:
-            await site.__aenter__()
+    async with (
+        serving(sites),
+        crawls(stage.etcd, stage.redis, cluster=stage.cluster, workers=0) as running,
+    ):
         killed = running.process("killed")
         await running.submit(*(site.url("/") for site in sites), timeout=5.0, shards=4)
         await until_true(lambda: all(asked(site)["/"] == 1 for site in sites), within_s=60)
@@ -137,8 +138,6 @@ async def test_h37_the_urls_of_a_killed_worker_are_taken_over_within_seconds(sta
         running.worker("c")
         found = await running.finished()
         took_s = time.monotonic() - killed_at
-        for site in sites:
-            await site.__aexit__()
     assert len(sites) == len(found)
     assert {"fetched"} == {record["outcome"] for record in found.values()}
     # Lease 2 s, and a request that may still be under way: 5 s to send it, 5 s to last.
