@@ -14,7 +14,7 @@ from common.model import counters
 from common.model.errors import NotFoundError
 from common.model.ids import JobId, Task
 from common.model.job import Job, JobSpec, JobState
-from common.model.node import NodeInfo, why_nobody
+from common.model.node import why_nobody
 from common.runtime.clock import from_unix_ms, seconds_between, utc_now
 from common.runtime.secrets import HIDDEN, mask_pair
 
@@ -63,12 +63,12 @@ async def why_waiting(coord: Coord, job: Job) -> str | None:
     """Return why nobody works on a job that is to run; None where somebody does or need not."""
     if job.state is not JobState.RUNNING:
         return None
-    return why_nobody(job.id, job.spec, await _live(coord))
+    return why_nobody(job.id, job.spec, await coord.members.live())
 
 
 async def why_not_begun(coord: Coord, job: Job) -> str | None:
     """Return why nobody begins with a new job; None where somebody will."""
-    live = await _live(coord)
+    live = await coord.members.live()
     reason = why_nobody(job.id, job.spec, live)
     roles = {info.role for info in live}
     if "master" in roles:
@@ -78,10 +78,6 @@ async def why_not_begun(coord: Coord, job: Job) -> str | None:
         return f"there is no master and no worker; {begin}"
     lacking = "there is no master; start one with crawlctl start-master"
     return f"{lacking}; {reason}" if reason else lacking
-
-
-async def _live(coord: Coord) -> list[NodeInfo]:
-    return [view.info for view in await coord.members.list() if view.left_at is None]
 
 
 def document(

@@ -166,9 +166,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     try:
         source = Path(file).open("rb")  # noqa: SIM115  # closed below
     except OSError as error:
-        raise UsageError(
-            f"--seeds: cannot read {file!r} ({error.strerror}); give a file that can be read"
-        ) from error
+        raise UsageError.unreadable("--seeds", file, error) from error
     with source:
         yield source
 

@@ -48,9 +48,7 @@ def _read(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_text("utf-8")
     except OSError as error:
-        raise UsageError(
-            f"--spec: cannot read {path!r} ({error.strerror}); give a file that can be read"
-        ) from error
+        raise UsageError.unreadable("--spec", path, error) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"--spec: {path!r} is not UTF-8 text") from error
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -19,18 +19,22 @@ from common.model.ids import HostKey
 
 ROUNDED_S: Final = 0.002
 """Redis rounds times up, to whole milliseconds."""
+AMPLE: Final = 8
+"""Free places from which on some may wait for the time of their hosts."""
 
 
 class Agenda:
     """What one task knows of its hosts."""
 
-    def __init__(self, lead_s: Callable[[HostKey], float]) -> None:
+    def __init__(self, lead_s: Callable[[HostKey], float], *, per_host: int) -> None:
         """Begin; the first claim is made at once.
 
         Args:
             lead_s: how long before its time a host is claimed.
+            per_host: requests at a time. Above one a host that is being asked may be due as well.
         """
         self._lead_s = lead_s
+        self._is_one = per_host == 1
         self._next_at = 0.0
         self._sooner = asyncio.Event()
         self._due: dict[HostKey, float] = {}
@@ -44,6 +48,15 @@ class Agenda:
         """Return the hosts that are due."""
         return [host for host, at in self._due.items() if at <= now]
 
+    def leads_ms(self, delays_ms: Mapping[HostKey, int], *, places: int) -> dict[HostKey, int]:
+        """Return how long before their time hosts are claimed with so many free places.
+
+        Who is claimed ahead of its time waits in a place: not where others need it now.
+        """
+        if places < AMPLE:
+            return {}
+        return {host: int(self._lead_s(host) * 1000) for host, delay in delays_ms.items() if delay}
+
     def expect(self, at: float) -> None:
         """Something may be there to claim from then on (0 = now)."""
         if at < self._next_at:
@@ -56,20 +69,27 @@ class Agenda:
         self._settled = {}
 
     def answered(
-        self, ahead: Sequence[tuple[HostKey, int]], asked: Iterable[Claim], now: float
+        self,
+        ahead: Sequence[tuple[HostKey, int]],
+        claims: Iterable[Claim],
+        delays_ms: Mapping[HostKey, int],
+        now: float,
     ) -> None:
         """Take over an answer to a claim.
 
         Args:
             ahead: hosts with queued URLs and in how many ms each is due, soonest first.
-            asked: what it brought of hosts with a delay.
+            claims: what it brought.
+            delays_ms: of the hosts of the claims.
             now: when it came.
         """
         due = {host: now + ms / 1000 - self._lead_s(host) for host, ms in ahead}
         # A host that is due already and of which nothing came is not to be asked for all the time.
         self.expect(min((due[host] for host, ms in ahead if ms > 0), default=inf))
         self._due = due | (self._settled or {})
-        self._asked.update((claim.number, claim.host) for claim in asked)
+        if self._is_one:
+            asked = [claim for claim in claims if delays_ms[claim.host]]
+            self._asked.update((claim.number, claim.host) for claim in asked)
         self._settled = None
 
     def unanswered(self) -> None:

@@ -34,8 +34,6 @@ from worker.recall import Recaller
 from worker.settlement import Settlement
 
 CLAIM_BATCH: Final = 32
-AMPLE: Final = 8
-"""Free places from which on some may wait for the time of their hosts."""
 CLAIM_EVERY_S: Final = 0.008
 """Least time from claim to claim: the pages that end meanwhile share the next one."""
 BACKLOG: Final = 4 * BATCH
@@ -103,7 +101,7 @@ class TaskRunner:
             is_mine=self._is_mine,
             dead_below=dead_below,
         )
-        self._agenda = Agenda(context.robots.lead_s)
+        self._agenda = Agenda(context.robots.lead_s, per_host=context.spec.per_host)
         self._written = asyncio.Event()
         """Set when something was settled."""
         self._draining = False
@@ -250,9 +248,7 @@ class TaskRunner:
             due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
             robots = self._context.robots
             delays = {host: int(robots.delay_s(host) * 1000) for host in due}
-            # Who is claimed ahead of its time waits in a place: not where others need it now.
-            ahead = delays if places >= AMPLE else {}
-            leads = {host: int(robots.lead_s(host) * 1000) for host, ms in ahead.items() if ms}
+            leads = self._agenda.leads_ms(delays, places=places)
             if not self._is_mine():
                 return Refusal.STALE, 0
             self._agenda.asking()
@@ -268,10 +264,7 @@ class TaskRunner:
                 now = time.monotonic()
                 self._context.stages.claim.add(now - sent_at)
                 robots.take_delays((host for host, _ in answer.ahead), answer.delays)
-                # Above one request at a time a host that is being asked may be due all the same.
-                is_one = self._context.spec.per_host == 1
-                asked = [claim for claim in answer.claims if is_one and delays[claim.host]]
-                self._agenda.answered(answer.ahead, asked, now)
+                self._agenda.answered(answer.ahead, answer.claims, delays, now)
                 for claim in answer.claims:
                     working = asyncio.create_task(self._page(claim, sent_at, committer))
                     self._held[claim.number] = Page(working, sent_at)

@@ -152,4 +152,4 @@ def _read(path: str | None, *, option: str) -> bytes | None:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise SettingsError(f"{option}: cannot read {path}: {error.strerror}") from error
+        raise SettingsError.unreadable(option, path, error) from error

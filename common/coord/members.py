@@ -154,6 +154,10 @@ class Members:
             await self._etcd.revoke(granted.lease)
             check_term(done.reply.one(0), term)
 
+    async def live(self) -> list[NodeInfo]:
+        """Return what the nodes that have not left say of themselves, in the order of `list`."""
+        return [view.info for view in await self.list() if view.left_at is None]
+
     async def list(self) -> list[NodeView]:
         """Return every node, those that left within the last hour included.
 

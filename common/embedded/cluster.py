@@ -109,9 +109,9 @@ class EmbeddedCluster:
         coord = await connect(EtcdOptions(endpoints=(self.endpoints.etcd,)), cluster=self._cluster)
         try:
             while True:
-                live = [view for view in await coord.members.list() if view.left_at is None]
-                masters = [view for view in live if view.info.state == "active"]
-                joined = [view for view in live if view.info.role == "worker"]
+                live = await coord.members.live()
+                masters = [info for info in live if info.state == "active"]
+                joined = [info for info in live if info.role == "worker"]
                 if masters and len(joined) >= least:
                     return
                 await asyncio.sleep(JOIN_POLL_S)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio import Connection, SSLConnection
@@ -99,8 +99,13 @@ def _tls(kind: type[Connection], settings: dict[str, Any], options: RedisOptions
         return {}
     for name in ("cacert", "cert", "key"):
         path = getattr(options, name)
-        if path is not None and not os.access(path, os.R_OK):
-            raise SettingsError(f"--redis-{name}: {path} cannot be read")
+        if path is None:
+            continue
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            raise SettingsError.unreadable(f"--redis-{name}", path, error) from error
     return {
         "ssl_ca_certs": options.cacert or settings.get("ssl_ca_certs"),
         "ssl_certfile": options.cert,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from common.frontier import items
 from common.frontier.client import FrontierClient
@@ -41,7 +40,6 @@ SUSPECT_OWNERS = MAX_OWNERS - 1
 since to know what was on the wire would cost a round trip a page; it harms no innocent one."""
 LOOK_AHEAD = 64
 """Hosts and delayed URLs a claim looks ahead."""
-NO_LEADS: Final[Mapping[HostKey, int]] = MappingProxyType({})
 RECOVER_AT_ONCE = 4
 RECOVER_BATCH = 250
 """Claims a requeue call; keeps each call under ten milliseconds."""
@@ -186,7 +184,7 @@ class TaskFrontier:
         want: int,
         hosts: Sequence[tuple[HostKey, int]],
         *,
-        leads_ms: Mapping[HostKey, int] = NO_LEADS,
+        leads_ms: Mapping[HostKey, int] = NOTHING,
         ended: Sequence[tuple[int, int]] = (),
     ) -> Claimed | Refusal:
         """Take up to ``want`` due URLs of the named hosts, in their order.

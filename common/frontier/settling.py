@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +17,8 @@ from common.frontier.scripts import LAYOUT_VERSION, RUN, Call
 from common.model.ids import HostKey, Token
 from common.model.records import Outcome
 
-NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-"""No links refused, by any rule."""
+NOTHING: Final[Mapping[Any, int]] = MappingProxyType({})
+"""No counts of anything."""
 
 
 class Finished(NamedTuple):

@@ -22,6 +22,8 @@ Expected answers (lock held by another, claim gone, offer refused) are values, n
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class CrawlerError(Exception):
     """Something crawlctl cannot go on with; the message is one clear sentence for the user."""
@@ -33,6 +35,12 @@ class UsageError(CrawlerError):
     """Wrong use: the message names the field, what was expected and an option that would help."""
 
     exit_code = 2
+
+    @classmethod
+    def unreadable(cls, option: str, path: str, error: OSError) -> Self:
+        """Return what to raise when the file that an option names cannot be read."""
+        reason = error.strerror or error
+        return cls(f"{option}: cannot read {path!r} ({reason}); give a file that can be read")
 
 
 class SettingsError(UsageError):

@@ -275,9 +275,7 @@ def _read_toml(path: str) -> dict[str, object]:
         with Path(path).open("rb") as file:
             entries = tomllib.load(file)
     except OSError as error:
-        raise SettingsError(
-            f"--config: cannot read {path!r} ({error.strerror}); give a file that can be read"
-        ) from error
+        raise SettingsError.unreadable("--config", path, error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"--config: {path} is not valid TOML ({error})") from error
     entries = {name.replace("-", "_"): value for name, value in entries.items()}

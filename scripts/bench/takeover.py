@@ -186,7 +186,7 @@ class Bench:
         )
 
     async def is_complete(self) -> bool:
-        live = [view.info for view in await self.coord.members.list() if view.left_at is None]
+        live = await self.coord.members.live()
         here = {info.id for info in live if info.state in ("ready", "busy", "active", "standby")}
         return self.cluster.processes.keys() <= here
 

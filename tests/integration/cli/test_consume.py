@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections import Counter
 from contextlib import closing
@@ -74,6 +76,17 @@ async def test_each_run_brings_what_is_new_and_what_was_read_is_trimmed(
     assert (0, True) == (other.code, "5 records (csv) in" in other.err), other.err
 
 
+def wait_until_full(pipe: int) -> None:
+    """Wait until nothing more comes into a pipe."""
+    held, since = -1, 0.0
+    while time.monotonic() - since < 0.5:
+        answer = fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4)
+        now_held = int.from_bytes(answer, sys.byteorder)
+        if now_held != held:
+            held, since = now_held, time.monotonic()
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 async def test_what_a_reader_that_left_had_no_part_of_is_not_trimmed(
     job: WrittenJob, options: list[str], unbuffered: str
@@ -91,7 +104,7 @@ async def test_what_a_reader_that_left_had_no_part_of_is_not_trimmed(
             poll = select.poll()
             poll.register(process.stdout, select.POLLIN)
             assert poll.poll(60_000)
-            time.sleep(0.5)  # until the pipe is full
+            wait_until_full(process.stdout.fileno())
             held = len(os.read(process.stdout.fileno(), 100))
             process.stdout.close()
             return held, process.wait(60)

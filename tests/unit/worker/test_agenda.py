@@ -9,7 +9,7 @@ import pytest
 
 from common.frontier.replies import Claim
 from common.model.ids import HostKey
-from worker.agenda import Agenda
+from worker.agenda import AMPLE, Agenda
 
 A, B, C = HostKey("a.example"), HostKey("b.example"), HostKey("c.example")
 LONG_S = 30.0
@@ -19,15 +19,20 @@ def claim_of(host: HostKey, number: int = 1) -> Claim:
     return Claim(number, host, b"", "")
 
 
-def agenda_of(lead_s: float = 0.0) -> Agenda:
-    return Agenda(lambda _host: lead_s)
+def agenda_of(lead_s: float = 0.0, *, per_host: int = 1) -> Agenda:
+    return Agenda(lambda _host: lead_s, per_host=per_host)
 
 
-def answered(agenda: Agenda, *ahead: tuple[HostKey, float], asked: tuple[Claim, ...] = ()) -> None:
+def answered(
+    agenda: Agenda,
+    *ahead: tuple[HostKey, float],
+    asked: tuple[Claim, ...] = (),
+    delay_ms: int = 30_000,
+) -> None:
     """One claim and its answer, in seconds."""
     agenda.asking()
     told = [(host, int(in_s * 1000)) for host, in_s in ahead]
-    agenda.answered(told, asked, time.monotonic())
+    agenda.answered(told, asked, {claim.host: delay_ms for claim in asked}, time.monotonic())
     agenda.expect(time.monotonic() + LONG_S)
 
 
@@ -45,7 +50,7 @@ async def test_a_new_one_claims_at_once_and_then_waits_for_the_time_it_was_told(
     agenda = agenda_of()
     assert not await waits(agenda)
     agenda.asking()
-    agenda.answered([(A, 100)], [], time.monotonic())
+    agenda.answered([(A, 100)], [], {}, time.monotonic())
     began = time.monotonic()
     await agenda.wait()
     assert 0.09 <= time.monotonic() - began < LONG_S
@@ -90,12 +95,30 @@ async def test_links_to_a_known_host_change_nothing(host: HostKey) -> None:
     assert not await waits(agenda)
 
 
+@pytest.mark.parametrize(("per_host", "delay_ms"), [(2, 30_000), (1, 0)])
+async def test_links_to_a_host_that_may_be_asked_beside_its_request_are_claimed_at_once(
+    per_host: int, delay_ms: int
+) -> None:
+    agenda = agenda_of(per_host=per_host)
+    answered(agenda, asked=(claim_of(A),), delay_ms=delay_ms)
+    assert await waits(agenda)
+    agenda.offered({A})
+    assert not await waits(agenda)
+
+
+def test_hosts_are_claimed_ahead_of_their_time_where_places_are_plentiful() -> None:
+    agenda = agenda_of(lead_s=0.05)
+    delays_ms = {A: 1000, B: 0}
+    assert {A: 50} == agenda.leads_ms(delays_ms, places=AMPLE)
+    assert {} == agenda.leads_ms(delays_ms, places=AMPLE - 1)
+
+
 async def test_links_that_come_during_a_claim_may_be_missing_in_its_answer() -> None:
     agenda = agenda_of()
     answered(agenda, (A, LONG_S))
     agenda.asking()
     agenda.offered({A})
-    agenda.answered([], [], time.monotonic())
+    agenda.answered([], [], {}, time.monotonic())
     assert not await waits(agenda)
 
 
@@ -124,7 +147,7 @@ async def test_what_is_settled_during_a_claim_is_not_forgotten_for_its_answer() 
     answered(agenda, asked=(claim_of(A),))
     agenda.asking()
     agenda.settled(1, rest_ms=1000, ended_at=now - 2)
-    agenda.answered([(B, 0)], [], now)
+    agenda.answered([(B, 0)], [], {}, now)
     assert agenda.due(now) == [B, A]
     assert not await waits(agenda)
 
