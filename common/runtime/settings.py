@@ -215,13 +215,16 @@ def resolve(
         options: values given as options, by setting name, plus ``config``; None means not given.
         environ: the environment; the process's own by default.
         default_log_level: for programs that speak less than a node does.
-        with_services: False for a program with servers of its own, whatever endpoints are given.
+        with_services: False for a program with servers of its own, or without any: endpoints from
+            elsewhere do not matter, and as an option they are wrong.
         find_up: returns the running ``up`` of a cluster name.
 
     Raises:
         SettingsError: naming the option, variable or TOML entry and what was expected.
     """
     environ = os.environ if environ is None else environ
+    if not with_services:
+        _refuse_services(options)
     places = _places(options, environ)
     values: dict[str, object] = {"log_level": default_log_level}
     where: dict[str, str] = {}
@@ -238,6 +241,15 @@ def resolve(
             own = {"etcd_endpoints": (state.etcd,), "redis_urls": (state.redis,)}
             values = own | values
     return Settings(**values)  # type: ignore[arg-type]  # each parser returns its field's type
+
+
+def _refuse_services(options: Mapping[str, object]) -> None:
+    for setting in _SERVICES:
+        if options.get(setting.name) is not None:
+            raise SettingsError(
+                f"{_option(setting.name)}: this command goes to no servers but its own; leave it "
+                "out (crawlctl submit gives a job to a running cluster)"
+            )
 
 
 _Place = tuple[Mapping[str, object], Callable[[str], str]]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from crawlctl.export.reading import Reader
 
 _FORMATS: Final = ("jsonl", "csv", "parquet")
+_COMPRESSIONS: Final = ("gz", "bz2", "xz", "zst", "zip")
 _STDOUT: Final = "-"
 
 
@@ -98,9 +99,14 @@ def _style(output: str, asked: str | None, *, is_consumed: bool) -> str:
     A consumer goes on in the format it was begun with, whatever its file is named.
 
     Raises:
-        UsageError: the file is named for another one than was asked for.
+        UsageError: the file is named for another one than was asked for, or for a compression.
     """
     suffix = Path(output).suffix.removeprefix(".").lower()
+    if suffix in _COMPRESSIONS and not (is_consumed and Path(output).exists()):
+        raise UsageError(
+            f"-o: {output!r} is named for a compression, and files are written plain; leave "
+            f".{suffix} out, or give - and pipe it to a compressor"
+        )
     named = suffix if suffix in _FORMATS else None
     if asked is not None and named not in (None, asked) and not is_consumed:
         raise UsageError(

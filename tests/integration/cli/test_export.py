@@ -112,6 +112,16 @@ async def test_the_format_is_what_the_file_is_named_for(
     assert urls(range(3)) == of_lines(content(tmp_path / "a.txt").decode())
 
 
+@pytest.mark.parametrize("more", [(), ("--follow",), ("--consume", "g"), ("--format", "csv")])
+def test_a_file_named_for_a_compression_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    answer = Caller(capsys)("export", JOB, "-o", str(tmp_path / "x.jsonl.gz"), *more)
+    assert 2 == answer.code
+    assert "named for a compression, and files are written plain; leave .gz out" in answer.err
+    assert [] == listed(tmp_path)
+
+
 def test_parquet_without_its_library_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

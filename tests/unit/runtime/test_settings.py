@@ -205,8 +205,18 @@ def test_a_wrong_toml_entry_is_named_with_its_file(environ: dict[str, str], tmp_
 
 def test_a_program_with_its_own_servers_ignores_endpoints(environ: dict[str, str]) -> None:
     up(environ)
-    settings = resolve({"etcd": "nonsense", "log_level": "error"}, environ, with_services=False)
+    environ["CRAWLCTL_ETCD"] = "nonsense"
+    settings = resolve({"log_level": "error"}, environ, with_services=False)
     assert settings == Settings(log_level="error")
+
+
+@pytest.mark.parametrize("name", ["etcd", "redis", "etcd_user", "redis_key"])
+def test_endpoints_as_options_of_a_program_with_its_own_servers_are_wrong(
+    name: str, environ: dict[str, str]
+) -> None:
+    option = f"--{name.replace('_', '-')}"
+    with pytest.raises(SettingsError, match=f"^{option}: .*no servers but its own; leave it out"):
+        resolve({name: "h:1"}, environ, with_services=False)
 
 
 def test_secrets_may_be_references(environ: dict[str, str], tmp_path: Path) -> None:
