@@ -6,13 +6,17 @@ import json
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from common.model.errors import UsageError
 from common.model.job import JobSpec
 from crawlctl.job_options import DURATIONS
+
+_WORDS: Final = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_SECRET: Final = ("header", "cookie", "proxy")
+"""Fields whose values are not shown."""
 
 
 def load(path: str) -> dict[str, Any]:
@@ -37,11 +41,20 @@ def load(path: str) -> dict[str, Any]:
         try:
             values[name] = msgspec.convert(value, kinds[name])
         except msgspec.ValidationError as error:
-            said = str(error).partition(" - at")[0]
-            if name in DURATIONS:
-                said = f"{value!r} is not a time; give a number of seconds, as in 21600"
+            given = "what was given" if name in _SECRET else repr(value)
+            said = f"{given} is not {_expected(name, kinds[name])}"
             raise UsageError(f"--spec: {name} in {path}: {said}") from error
     return values
+
+
+def _expected(name: str, kind: Any) -> str:
+    if name in DURATIONS:
+        return "a time; give a number of seconds, as in 21600"
+    if get_origin(kind) is tuple:
+        return "a list of texts, as in ['one', 'two']"
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    return next(words for one, words in _WORDS.items() if one in (kind, *get_args(kind)))
 
 
 def _read(path: str) -> dict[str, Any]:
