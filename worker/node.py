@@ -215,7 +215,7 @@ class WorkerNode:
         await self._owned.verify()
         await self._owned.reap()
         # Without Redis nothing can be finished: what is to go elsewhere is let go as it is.
-        self._owned.move_all_but(wished, is_stalled=self._health.is_stalled)
+        self._owned.keep(wished, is_stalled=self._health.is_stalled)
         if not (self._health.is_fit or self._health.is_slow):
             return
         try:

@@ -70,7 +70,7 @@ class OwnedTasks:
         """Claims of all tasks that are being worked on or written."""
         return sum(runner.in_flight for runner, _ in self._runners.values())
 
-    def move_all_but(self, wished: set[Task], *, is_stalled: bool) -> None:
+    def keep(self, wished: set[Task], *, is_stalled: bool) -> None:
         """Let go of the tasks that are not wished for, soon: others are to go on with them.
 
         Args:
@@ -78,10 +78,12 @@ class OwnedTasks:
             is_stalled: nothing can be finished now; let go at once instead.
         """
         for task, (runner, running) in self._runners.items():
-            if task not in wished:
-                runner.move()
-                if is_stalled:
-                    running.cancel()
+            if task in wished:
+                runner.stay()
+                continue
+            runner.move()
+            if is_stalled:
+                running.cancel()
 
     def drain(self) -> None:
         """Claim no more; finish what is in flight."""

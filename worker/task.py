@@ -105,7 +105,7 @@ class TaskRunner:
         self._written = asyncio.Event()
         """Set when something was settled."""
         self._draining = False
-        self._handover = Handover(patience_s=context.spec.timeout)
+        self._handover = Handover()
         self._lost = False
         self._ended: dict[int, tuple[HostKey, float]] = {}
         """Claims whose slots are free though they are not settled: host, and since when."""
@@ -126,6 +126,12 @@ class TaskRunner:
         self._handover.wish()
         self._agenda.expect(0.0)
         self._written.set()
+
+    def stay(self) -> None:
+        """Move no more, if there is still time."""
+        if self._handover.is_wished:
+            self._handover.withdraw()
+            self._agenda.expect(0.0)
 
     def _is_mine(self) -> bool:
         return not self._lost and self._session.is_live and not self._context.has_failed
@@ -195,7 +201,7 @@ class TaskRunner:
                 await self._written.wait()
                 continue
             not_before = time.monotonic() + CLAIM_EVERY_S
-            answer, named = await self._next(committer)
+            answer, known = await self._next(committer)
             match answer:
                 case None:  # no answer; what it may have claimed was recovered
                     idle = min(2 * idle, IDLE_S[1])
@@ -211,7 +217,7 @@ class TaskRunner:
                     if answer.delayed and not await self._promote(answer.delayed):
                         return False
                     idle = min(2 * idle, IDLE_S[1]) if _is_fruitless(answer) else IDLE_S[0]
-                    wait_s = _wait_s(answer, named=named, idle_s=idle)
+                    wait_s = _wait_s(answer, known=known, idle_s=idle)
                     self._agenda.expect(time.monotonic() + wait_s)
                     await self._agenda.wait()
                     await asyncio.sleep(max(0.0, not_before - time.monotonic()))
@@ -235,17 +241,18 @@ class TaskRunner:
 
         Returns:
             The answer (None: there was none, and the shard was recovered), and how many hosts were
-            named in the call.
+            known to be due.
         """
         places = await self._context.places.reserve(CLAIM_BATCH)
         try:
-            if self._draining:
+            if self._draining or (self._handover.is_wished and not self._held):
                 return None, 0  # it was asked to while it waited for a place
             sent_at = time.monotonic()
             ended, self._ended = self._ended, {}
             freed = [(one, int((sent_at - at) * 1000)) for one, (_, at) in ended.items()]
             ready = dict.fromkeys(self._agenda.due(sent_at))
-            due = list(ready | dict.fromkeys(host for host, _ in ended.values()))[:places]
+            known = ready | dict.fromkeys(host for host, _ in ended.values())
+            due = [host for host in known if host not in self._handover.slow_hosts][:places]
             robots = self._context.robots
             delays = {host: int(robots.delay_s(host) * 1000) for host in due}
             leads = self._agenda.leads_ms(delays, places=places)
@@ -267,9 +274,9 @@ class TaskRunner:
                 self._agenda.answered(answer.ahead, answer.claims, delays, now)
                 for claim in answer.claims:
                     working = asyncio.create_task(self._page(claim, sent_at, committer))
-                    self._held[claim.number] = Page(working, sent_at)
+                    self._held[claim.number] = Page(claim.host, working, sent_at)
                 places -= len(answer.claims)
-            return answer, len(due)
+            return answer, len(known)
         finally:
             self._context.places.give_back(places)
 
@@ -312,12 +319,12 @@ def _is_fruitless(answer: Claimed) -> bool:
     return not answer.claims and not answer.delayed
 
 
-def _wait_s(answer: Claimed, *, named: int, idle_s: float) -> float:
+def _wait_s(answer: Claimed, *, known: int, idle_s: float) -> float:
     """Return how long to wait before the next claim, unless something wakes the task.
 
     Args:
         answer: to the last claim.
-        named: hosts that claim named.
+        known: hosts that were known to be due.
         idle_s: the present wait of a task that finds nothing.
     """
     if answer.state in (ShardState.PAUSED, ShardState.SEALED, ShardState.CLOSED):
@@ -325,6 +332,6 @@ def _wait_s(answer: Claimed, *, named: int, idle_s: float) -> float:
     next_s = answer.wait_ms / 1000 if answer.wait_ms >= 0 else IDLE_S[1]
     if not _is_fruitless(answer):
         return min(next_s, IDLE_S[1])
-    if next_s == 0:  # due, but nothing was given: at once if it was not even asked for
-        return 0.0 if named == 0 else idle_s
+    if next_s == 0:  # due, but nothing was given: at once if it was not even known
+        return 0.0 if known == 0 else idle_s
     return min(next_s, IDLE_S[1]) if answer.wait_ms > 0 else idle_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from common.embedded.nodes import Nodes
 from common.embedded.servers import Durability, has_data
 from common.embedded.stack import Endpoints, Stack
 from common.model.errors import CrawlerError
+from common.runtime.process import cores
 
 _log = structlog.get_logger()
 
@@ -83,7 +83,7 @@ class EmbeddedCluster:
         try:
             try:
                 # They load their code while the servers start.
-                first = max(_FEWEST, os.cpu_count() or 1) if first_page_soon else 1 + workers
+                first = max(_FEWEST, cores()) if first_page_soon else 1 + workers
                 await nodes.start(first)
                 endpoints = await stack.start()
                 if is_resumed:

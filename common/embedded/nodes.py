@@ -39,6 +39,8 @@ RESTARTS: Final = 5
 WINDOW_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.1
 _KILL_TIMEOUT_S: Final = 5.0
+REST_WITHIN_S: Final = 10.0
+"""How long the rest waits for the first to be at work."""
 _MASTER_LEAVE_S: Final = 2.0
 """What the master gets to leave in even when the workers have used up the time."""
 
@@ -108,8 +110,9 @@ class Nodes:
 
     async def _start_rest(self, wait: Callable[[], Awaitable[None]]) -> None:
         try:
-            await wait()
-        except CrawlerError as error:  # etcd is away just now: nothing to wait for
+            async with asyncio.timeout(REST_WITHIN_S):
+                await wait()
+        except (CrawlerError, TimeoutError) as error:  # etcd is away just now, or a node stuck
             _log.info("embedded.not_waiting", reason=str(error))
         try:
             for node in self._nodes:
