@@ -132,6 +132,16 @@ async def test_the_rest_is_started_when_the_first_are_at_work(
         await until(lambda: set(nodes.pids) == {"master", "worker-1", "worker-2.1"})
 
 
+async def test_the_rest_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be stuck, in a plugin's code for instance."""
+    monkeypatch.setattr("common.embedded.nodes.REST_WITHIN_S", 0.2)
+    async with running_nodes(tmp_path, first=2) as nodes:
+        nodes.start_rest(asyncio.Event().wait)
+        await until(lambda: set(nodes.pids) == {"master", "worker-1", "worker-2"})
+
+
 async def test_the_rest_is_not_started_any_more_once_all_are_to_leave(tmp_path: Path) -> None:
     async with running_nodes(tmp_path, first=2) as nodes:
         nodes.start_rest(asyncio.Event().wait)
