@@ -22,10 +22,12 @@ from common.frontier.server import ServerInfo
 from common.frontier.settling import Finished, Release, Retry, Settled
 from common.frontier.shard_stats import ShardStats
 from common.model import counters
+from common.model.errors import FrontierUnavailable
 from common.model.ids import HostKey, JobId, Revision, Task, Token
 from common.model.job import JobSpec
 from common.model.records import Outcome
 from common.web import url as urls
+from tests.support.waiting import until
 
 JOB = JobId("job-1")
 FENCE = MasterFence(5, 50)
@@ -67,9 +69,20 @@ class Shard:
         return await owner.adopt(await owner.current_run(), state=state, revision=revision)
 
     async def adopted(self, token: int = 10) -> TaskFrontier:
-        """Return an owner that has adopted the shard."""
+        """Return an owner that has adopted the shard.
+
+        As a worker does, it asks again where the store is not fit to answer: nodes of a Redis
+        Cluster that was just formed may see one another without slots for a moment.
+        """
         owner = self.owner(token)
-        assert isinstance(await self.adopt(owner), Adopted)
+
+        async def answer() -> Adopted | Refusal | None:
+            try:
+                return await self.adopt(owner)
+            except FrontierUnavailable:
+                return None
+
+        assert isinstance(await until(answer, within_s=10), Adopted)
         return owner
 
     def due(self, token: int) -> visits.DueVisits:
