@@ -71,8 +71,8 @@ class Shard:
     async def adopted(self, token: int = 10) -> TaskFrontier:
         """Return an owner that has adopted the shard.
 
-        As a worker does, it asks again where the store is not fit to answer: nodes of a Redis
-        Cluster that was just formed may see one another without slots for a moment.
+        As a worker does, it asks again where the store is not fit to answer: for a moment a node
+        of a Redis Cluster that was just formed may not know who serves what.
         """
         owner = self.owner(token)
 
