@@ -92,7 +92,8 @@ async def connect(
     """
     keys = Keys(cluster)
     etcd = Etcd(options)
-    await etcd.open(timeout_s=timeout_s)
+    up = "crawlctl up --data DIR" + ("" if cluster == "default" else f" --cluster {cluster}")
+    await etcd.open(timeout_s=timeout_s, up=up)
     return Coord(
         etcd=etcd,
         keys=keys,

@@ -84,8 +84,14 @@ class Etcd:
         """The endpoints, for messages."""
         return ", ".join(self._options.endpoints)
 
-    async def open(self, *, timeout_s: float = OPEN_TIMEOUT_S) -> None:
+    async def open(
+        self, *, timeout_s: float = OPEN_TIMEOUT_S, up: str = "crawlctl up --data DIR"
+    ) -> None:
         """Connect, authenticate and read once, so that later failures are not wrong settings.
+
+        Args:
+            timeout_s: for all members together.
+            up: the command that would start servers where there are none.
 
         Raises:
             CoordUnavailable: no member answered within ``timeout_s``; names the endpoints.
@@ -99,9 +105,9 @@ class Etcd:
         except CoordUnavailable as error:
             await self.close()
             raise CoordUnavailable(
-                f"etcd at {self.endpoints} cannot be reached within {timeout_s:g} s ({error}); "
-                "start it, name another with --etcd HOST:PORT, or start private servers with "
-                "'crawlctl up --data DIR'"
+                f"etcd at {self.endpoints} cannot be reached within {timeout_s:g} s "
+                f"({str(error).removeprefix(f'etcd at {self.endpoints}: ')}); start it, name "
+                f"another with --etcd HOST:PORT, or start private servers with '{up}'"
             ) from error
         except BaseException:
             await self.close()

@@ -35,6 +35,17 @@ async def test_an_unreachable_etcd_is_reported_in_time_with_every_endpoint() -> 
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(("cluster", "ends"), [("default", "DIR'"), ("c2", "DIR --cluster c2'")])
+async def test_who_finds_no_etcd_is_told_what_would_start_this_cluster(
+    cluster: str, ends: str
+) -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(CoordUnavailable) as caught:
+        await connect(EtcdOptions(endpoints=(f"127.0.0.1:{port}",)), cluster=cluster, timeout_s=0.5)
+    assert str(caught.value).endswith(ends)
+    assert 1 == str(caught.value).count(str(port))
+
+
 async def test_an_etcd_that_takes_the_connection_and_is_silent_is_reported_in_time(
     own_etcd: EtcdServer,
 ) -> None:
