@@ -163,10 +163,7 @@ def _pin(crawl: int, count: int) -> None:
     """Keep each worker of a crawl on a core of its own, with what it starts later."""
     deadline = time.monotonic() + _STOP_S
     while True:
-        found = [
-            process for process in psutil.Process(crawl).children(recursive=True)
-            if "start-worker" in process.cmdline()
-        ]  # fmt: skip
+        found = list(filter(_is_worker, psutil.Process(crawl).children(recursive=True)))
         if len(found) == count:
             break
         if time.monotonic() > deadline:
@@ -175,6 +172,13 @@ def _pin(crawl: int, count: int) -> None:
     for core, process in enumerate(sorted(found, key=lambda one: one.pid)):
         for thread in process.threads():
             os.sched_setaffinity(thread.id, {core % (os.cpu_count() or 1)})
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "start-worker" in process.cmdline()
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def fetch_times(folder: Path) -> dict[str, list[float]]:
